@@ -1,0 +1,204 @@
+"""What a path holds, and the hash of what it holds.
+
+Runs on: both (standard library only).
+
+Invariant: nothing here runs or unpickles what it looks at; only names, first bytes and zip directories are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import zipfile
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from sparkinfer.engine.contracts import ModelFile
+from sparkinfer.errors import ModelLoadError, nearest
+
+__all__ = ["WORDS", "Kind", "check_pin", "fingerprint_of", "local_path", "model_file", "sha256_of", "sniff"]
+
+Kind = Literal[
+    "saved_model",
+    "keras",
+    "hdf5",
+    "safetensors",
+    "torch_export",
+    "torch_script",
+    "torch_save",
+    "torch_legacy",
+    "pickle",
+    "onnx",
+    "directory",
+    "unknown",
+]
+
+WORDS: dict[Kind, str] = {
+    "saved_model": "a TensorFlow SavedModel directory",
+    "keras": "a Keras .keras archive",
+    "hdf5": "an HDF5 file (legacy Keras .h5)",
+    "safetensors": "a safetensors file: weights without code",
+    "torch_export": "a torch.export archive (.pt2)",
+    "torch_script": "a TorchScript archive",
+    "torch_save": "a file written by torch.save",
+    "torch_legacy": "a file written by torch.save in its format before torch 1.6",
+    "pickle": "a pickle",
+    "onnx": "an ONNX model",
+    "directory": "a directory that is no SavedModel (it has no saved_model.pb)",
+    "unknown": "no model format that is known here",
+}
+
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_TORCH_LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the long 0x1950a86a20f9469cfc6c, pickled, after the protocol's two bytes
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/")
+_CHUNK_BYTES = 1 << 20
+
+_hashes: dict[tuple[object, ...], str] = {}
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Give the path, made absolute, of something that is there.
+
+    Raises:
+        ModelLoadError: nothing is there, or it is an address (``s3://``) and no path.
+    """
+    text = os.fspath(path)
+    if text.startswith("file:"):
+        text = re.sub(r"^file:(//)?(?=/)", "", text)
+    if _SCHEME.match(text):
+        msg = f"{text!r} is an address, but a model is read from a path: copy the file to a disk, or mount it (on Databricks /dbfs/ or /Volumes/)"
+        raise ModelLoadError(msg)
+    found = Path(os.path.abspath(os.path.expanduser(text)))  # noqa: PTH100, PTH111 - resolve() would follow links, whose target may move
+    if not found.exists():
+        raise ModelLoadError(_missing(text, found))
+    return found
+
+
+def _missing(text: str, found: Path) -> str:
+    parent = next(p for p in found.parents if p.is_dir())
+    if parent != found.parent:
+        return f"there is no {text!r}: the folders exist only down to {str(parent)!r}"
+    try:
+        names = sorted(p.name for p in parent.iterdir())
+    except OSError as error:
+        return f"there is no {text!r}, and {str(parent)!r} cannot be listed ({error})"
+    close = get_close_matches(found.name, names, n=1)
+    return f"there is no {text!r} in {str(parent)!r}. {nearest(found.name, close or names[:8])}"
+
+
+def sniff(path: str | os.PathLike[str]) -> Kind:
+    """Tell what a path holds, by its content; the name's ending counts only where the content cannot tell (ONNX).
+
+    Raises:
+        ModelLoadError: nothing is there, or it cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sniff(folder)
+        'directory'
+    """
+    found = local_path(path)
+    if found.is_dir():
+        return "saved_model" if (found / "saved_model.pb").is_file() or (found / "saved_model.pbtxt").is_file() else "directory"
+    try:
+        with found.open("rb") as file:
+            head = file.read(64)
+        return _sniff_zip(found) if head.startswith(b"PK\x03\x04") else _sniff_head(head, found)
+    except OSError as error:
+        msg = f"{str(found)!r} cannot be read: {error}"
+        raise ModelLoadError(msg) from error
+
+
+def _sniff_zip(path: Path) -> Kind:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile as error:
+        msg = f"{str(path)!r} begins as a zip archive and is none ({error}): it may have been cut short in a copy"
+        raise ModelLoadError(msg) from error
+    if {"config.json", "metadata.json"} <= set(names):
+        return "keras"
+    inner = {name.split("/", 1)[1] if "/" in name else name for name in names}  # torch puts all under one folder
+    if "archive_format" in inner or "serialized_exported_program.json" in inner:
+        return "torch_export"
+    if "constants.pkl" in inner and any(name.startswith("code/") for name in inner):
+        return "torch_script"
+    return "torch_save" if "data.pkl" in inner else "unknown"
+
+
+def _sniff_head(head: bytes, path: Path) -> Kind:
+    if head.startswith(_HDF5_MAGIC):
+        return "hdf5"
+    header_bytes = int.from_bytes(head[:8], "little")
+    if len(head) >= 10 and head[8:9] == b"{" and 2 <= header_bytes <= path.stat().st_size - 8:
+        return "safetensors"
+    if head[2 : 2 + len(_TORCH_LEGACY_MAGIC)] == _TORCH_LEGACY_MAGIC:
+        return "torch_legacy"
+    if head[:1] == b"\x80" and 2 <= head[1:2][0] <= 5:
+        return "pickle"
+    return "onnx" if path.suffix == ".onnx" else "unknown"
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """Hash a file's content, or a directory's files' names and contents.
+
+    The hash is remembered for as long as path, inode, size and modification time stay as they are.
+
+    Raises:
+        ModelLoadError: nothing is there.
+    """
+    found = local_path(path)
+    files = sorted(p for p in found.rglob("*") if p.is_file()) if found.is_dir() else [found]
+    key = tuple((str(p), s.st_size, s.st_mtime_ns, s.st_ino) for p in files for s in [p.stat()])
+    if key not in _hashes:
+        _hashes[key] = _hash_directory(found, files) if found.is_dir() else _hash_file(found)
+    return _hashes[key]
+
+
+def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _hash_directory(root: Path, files: list[Path]) -> str:
+    return fingerprint_of(*(part for p in files for part in (p.relative_to(root).as_posix(), _hash_file(p))))
+
+
+def fingerprint_of(*parts: str | bytes) -> str:
+    """Hash parts so that no two different lists of parts look alike.
+
+    Example:
+        >>> fingerprint_of("ab", "c") == fingerprint_of("a", "bc")
+        False
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        content = part.encode() if isinstance(part, str) else part
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def model_file(role: str, path: str | os.PathLike[str]) -> ModelFile:
+    """Describe the file or directory that plays a role in a model."""
+    found = local_path(path)
+    files = [p for p in found.rglob("*") if p.is_file()] if found.is_dir() else [found]
+    size = sum(p.stat().st_size for p in files)
+    return ModelFile(role, sha256_of(found), size, path=str(found), directory=found.is_dir())
+
+
+def check_pin(file: ModelFile, sha256: str | None) -> None:
+    """Compare a file with the content that the user pinned.
+
+    Raises:
+        ModelLoadError: the content is another one.
+    """
+    if sha256 is not None and file.sha256 != sha256.lower():
+        msg = f"{file.path!r} has the sha256 {file.sha256}, but sha256={sha256!r} was asked for: it is another file, or it was changed"
+        raise ModelLoadError(msg)
