@@ -1,0 +1,253 @@
+"""What one partition measures while it runs: stages, batches, chunks, bytes, memory.
+
+Runs on: worker.
+
+Invariant: measuring changes no row, raises nothing into the loop, and costs a few clock reads a batch; ``NO_RECORDER`` costs none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sparkinfer.engine.stopwatch import QueueMeter, Stopwatch
+from sparkinfer.metrics import CONSUMER_STAGES, Histogram
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sparkinfer.engine.quality import Comparison
+
+__all__ = ["NO_RECORDER", "NoRecorder", "Recorder"]
+
+_LATENCIES_AT_ONCE = 4096  # between the batches there is something better to do
+_MEMORY_EVERY = 0.25  # seconds between two looks at the resident size
+_SLOPE_SAMPLES = 8  # fewer tell no slope
+_MOST_SAMPLES = 512  # then every second one is let go: a partition of hours must not itself grow
+
+
+class NoRecorder:
+    """Measures nothing: the null object of ``Recorder``."""
+
+    queue: QueueMeter | None = None
+
+    def chunks(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass chunks through."""
+        return source
+
+    def lap(self, stage: str) -> None:
+        """End a consumer stage."""
+
+    def loaded(self) -> None:
+        """Tell that the model was loaded, and not found loaded."""
+
+    def ran_on(self, device: str) -> None:
+        """Tell where the model runs."""
+
+    def device_peak(self, ask: Callable[[], int | None]) -> None:
+        """Ask for the device allocator's peak."""
+
+    def batch(self, rows: int, producer: Mapping[str, float]) -> None:
+        """Tell that a batch came, and how long each producer stage was at it."""
+
+    def put_out(self, chunk: pa.RecordBatch) -> None:
+        """Tell that a chunk went out."""
+
+
+NO_RECORDER = NoRecorder()
+
+
+class Recorder(NoRecorder):
+    """Measures one partition; ``figures()`` gives ``PartitionMetrics``' fields but for who and where it was."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.process_time,
+        comparison: Comparison | None = None,
+    ) -> None:
+        """Start; a comparison gets every chunk that goes out."""
+        self._comparison = comparison
+        self.started_unix = time.time()
+        self.queue: QueueMeter = QueueMeter(clock)
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._cpu_begun = cpu_clock()
+        self._watch = Stopwatch(clock)
+        self._producer: dict[str, float] = {"read": 0.0}
+        self._latency = Histogram()
+        self._latencies: list[float] = []  # not in the histogram yet
+        self._warmup: float | None = None
+        self._warmup_wait: float | None = None
+        self._counts = dict.fromkeys(
+            ("rows", "scored_rows", "batches", "chunks", "chunk_rows_max", "bytes_in", "bytes_out", "model_loads"), 0
+        )
+        self._device: str | None = None
+        self._device_peak: int | None = None
+        self._memory = _Memory(clock)
+
+    def chunks(self, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass chunks through; time the reads, in whichever thread they are made."""
+        counts = self._counts
+        while True:
+            begun = self._clock()
+            chunk = next(source, None)
+            self._producer["read"] += self._clock() - begun
+            if chunk is None:
+                return
+            counts["chunks"] += 1
+            counts["bytes_in"] += _size(chunk)
+            counts["chunk_rows_max"] = max(counts["chunk_rows_max"], chunk.num_rows)
+            yield chunk
+
+    def lap(self, stage: str) -> None:
+        """End a consumer stage; a model call's seconds also count as a batch's latency, and the first one's as warm-up."""
+        took = self._watch.lap(stage)
+        if stage != "compute":
+            return
+        if self._warmup is not None:
+            self._latencies.append(took)
+            if len(self._latencies) == _LATENCIES_AT_ONCE:
+                self._count_latencies()
+            return
+        self._warmup = took
+        self._warmup_wait = self._watch.seconds.get("input_wait", 0.0)
+        self.queue.restart()
+
+    def _count_latencies(self) -> None:
+        for seconds in self._latencies:
+            self._latency.add(seconds)
+        self._latencies.clear()
+
+    def loaded(self) -> None:
+        """Tell that the model was loaded, and not found loaded."""
+        self._counts["model_loads"] = 1
+
+    def ran_on(self, device: str) -> None:
+        """Tell where the model runs."""
+        self._device = device
+
+    def device_peak(self, ask: Callable[[], int | None]) -> None:
+        """Ask for the device allocator's peak; a framework that cannot tell has none."""
+        with suppress(Exception):
+            self._device_peak = ask()
+
+    def batch(self, rows: int, producer: Mapping[str, float]) -> None:
+        """Tell that a batch came, and how long each producer stage was at it."""
+        self._counts["batches"] += 1
+        self._counts["scored_rows"] += rows
+        for stage, seconds in producer.items():
+            self._producer[stage] = self._producer.get(stage, 0.0) + seconds
+        self._memory.look(self._counts["batches"])
+
+    def put_out(self, chunk: pa.RecordBatch) -> None:
+        """Tell that a chunk went out."""
+        self._counts["rows"] += chunk.num_rows
+        self._counts["bytes_out"] += _size(chunk)
+        if self._comparison is None:
+            return
+        try:
+            self._comparison.add(chunk)
+        except Exception:  # noqa: BLE001 - a strange label must not cost the predictions; half a comparison is none
+            self._comparison = None
+
+    def figures(self) -> dict[str, Any]:
+        """Stop, and give what was measured; what could not be is absent."""
+        self._watch.lap("other")
+        self._count_latencies()
+        measured: dict[str, Any] = {
+            **self._counts,
+            "started_unix": self.started_unix,
+            "wall_seconds": self._watch.wall_seconds,
+            "stages": {stage: self._watch.seconds.get(stage, 0.0) for stage in CONSUMER_STAGES},
+            "producer": dict(self._producer),
+            "latency": self._latency,
+            "warmup_seconds": self._warmup,
+            "warmup_wait_seconds": self._warmup_wait,
+            "cpu_seconds": self._cpu_clock() - self._cpu_begun,
+            "device": self._device,
+            "device_peak_bytes": self._device_peak,
+            "quality": self._comparison.quality if self._comparison is not None else None,
+            **self._memory.figures(),
+        }
+        if self.queue.seconds > 0:
+            measured["producer_blocked_seconds"] = self.queue.blocked_seconds
+            measured["queue_depth_mean"] = self.queue.mean_depth
+            measured["queue_empty_fraction"] = self.queue.empty_fraction
+        return measured
+
+
+class _Memory:
+    """The process's resident size, looked at now and then."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last = float("-inf")
+        self._every = _MEMORY_EVERY
+        self._peak: int | None = None
+        self._samples: list[tuple[int, int]] = []  # batch, bytes
+
+    def look(self, batch: int) -> None:
+        now = self._clock()
+        if now - self._last < self._every:
+            return
+        self._last = now
+        resident = _resident_bytes()
+        if resident is None:
+            return
+        self._peak = max(self._peak or 0, resident)
+        self._samples.append((batch, resident))
+        if len(self._samples) >= _MOST_SAMPLES:
+            del self._samples[1::2]
+            self._every *= 2
+
+    def figures(self) -> dict[str, Any]:
+        """Give the peak, and the slope where there are enough samples; without samples, the system's own idea of the peak."""
+        last = _resident_bytes()
+        if last is None:
+            peak = _peak_bytes()
+            return {} if peak is None else {"rss_peak_bytes": peak}
+        figures: dict[str, Any] = {"rss_peak_bytes": max(self._peak or 0, last)}
+        warm = self._samples[len(self._samples) // 4 :]
+        if len(warm) >= _SLOPE_SAMPLES and warm[-1][0] > warm[0][0]:
+            figures["rss_slope_bytes_per_batch"] = _slope(warm)
+        return figures
+
+
+def _slope(samples: list[tuple[int, int]]) -> float:
+    """Fit a line by least squares."""
+    mean_x = sum(x for x, _ in samples) / len(samples)
+    mean_y = sum(y for _, y in samples) / len(samples)
+    spread = sum((x - mean_x) ** 2 for x, _ in samples)
+    return sum((x - mean_x) * (y - mean_y) for x, y in samples) / spread
+
+
+def _size(chunk: pa.RecordBatch) -> int:
+    """Give a chunk's bytes; a type whose size this pyarrow cannot tell counts as none."""
+    try:
+        return int(chunk.nbytes)
+    except (NotImplementedError, TypeError, ValueError):  # pyarrow's own errors are kinds of these
+        return 0
+
+
+def _resident_bytes() -> int | None:
+    """Read the resident size now; nothing where there is no /proc."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:  # noqa: PTH123 - a path object would cost as much as the read
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def _peak_bytes() -> int | None:
+    """Ask for the largest resident size since the process began; nothing on Windows."""
+    try:
+        import resource  # noqa: PLC0415 - Windows has none
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, the others kilobytes
