@@ -1,0 +1,260 @@
+"""The TensorFlow backend: SavedModels by a signature, Keras models in inference mode.
+
+Runs on: worker; ``describe`` on the driver.
+
+Invariant: a model is called with ``training=False``, with tensors of the dtype and shape that it says of itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# TensorFlow's C++ side writes pages about CPU features at import; a value that the user set is kept
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import tensorflow as tf
+
+from sparkinfer.backends.tensorflow_arrays import from_tensors, to_tensor
+from sparkinfer.backends.tensorflow_describe import describe
+from sparkinfer.backends.tensorflow_feed import feed
+from sparkinfer.backends.tensorflow_keras import struct_names
+from sparkinfer.engine.batch import Fault, Inputs, Style
+from sparkinfer.engine.lifeline import mark_framework_used
+from sparkinfer.engine.signature import check_inputs
+from sparkinfer.errors import ConfigError, ModelLoadError, SchemaError, SparkInferWarning
+from sparkinfer.pickling import loads
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from sparkinfer.config import InferenceConfig
+    from sparkinfer.engine.batch import Batch, Fed
+    from sparkinfer.engine.contracts import Backend, LoadedModel, ModelPlan, PrepareStep
+    from sparkinfer.engine.stopwatch import QueueMeter
+
+__all__ = ["BACKEND", "describe"]
+
+Runner = Callable[[Style, Mapping[str, tf.Tensor]], Any]
+
+
+class TensorFlowBackend:
+    """One framework; answers ``contracts.Backend``."""
+
+    name = "tensorflow"
+
+    def resolve_device(self, device: str) -> str:
+        """Give ``cpu`` or ``cuda:<number>``.
+
+        Raises:
+            ConfigError: TensorFlow sees no such device.
+        """
+        cards = len(tf.config.list_physical_devices("GPU"))
+        if device == "auto":
+            return "cuda:0" if cards else "cpu"
+        if device == "cpu":
+            return device
+        number = re.fullmatch(r"cuda(?::(\d+))?", device)
+        if number is None:
+            msg = f"device is {device!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:<number>'"
+            raise ConfigError(msg)
+        index = int(number[1] or 0)
+        if index >= cards:
+            there = f"{cards} CUDA card{'' if cards == 1 else 's'}" if cards else "no CUDA card"
+            msg = f"device is {device!r}, but TensorFlow {tf.__version__} sees {there} here: take 'auto' or 'cpu', or install tensorflow[and-cuda]"
+            raise ConfigError(msg)
+        return f"cuda:{index}"
+
+    def feed(
+        self, source: Iterator[Batch], prepare: PrepareStep, config: InferenceConfig, device: str, meter: QueueMeter | None = None
+    ) -> AbstractContextManager[Iterator[Fed]]:
+        """Prepare batches ahead of the model by tf.data."""
+        return feed(source, prepare, config, device, meter)
+
+    def load(self, plan: ModelPlan, files: Mapping[str, str | bytes], device: str, threads: int) -> LoadedModel:
+        """Load the model.
+
+        Raises:
+            ModelLoadError: it cannot be loaded here, though the driver could read it.
+        """
+        mark_framework_used()
+        _set_up(threads)
+        place = device.replace("cuda", "/GPU") if device.startswith("cuda") else "/CPU:0"
+        make = _run_saved_model if plan.kind == "saved_model" else _run_keras
+        with _on_disk(files["model"], plan.kind) as path, tf.device(place):
+            return TensorFlowLoaded(make(path, plan), plan, place)
+
+
+class TensorFlowLoaded:
+    """A model in memory; answers ``contracts.LoadedModel``."""
+
+    def __init__(self, run: Runner, plan: ModelPlan, place: str) -> None:
+        """Keep ``run``, which keeps the model alive."""
+        self._run: Runner | None = run
+        self._plan = plan
+        self._place = place
+
+    def predict(self, inputs: Inputs) -> Any:
+        """Run the model once; gives NumPy arrays: one, a tuple, or a dict.
+
+        Raises:
+            Fault: the inputs are not what the model takes, or it gave no dense tensors.
+        """
+        if self._run is None:
+            msg = f"{self._plan.label} was released, and cannot predict any more"
+            raise AssertionError(msg)
+        plan = self._plan
+        try:
+            check_inputs(plan, inputs.style, list(inputs.arrays))
+        except ConfigError as error:  # names that preprocess gave: the driver could not know them
+            raise Fault(SchemaError, str(error)) from error
+        infos = {info.name: info for info in plan.inputs or ()}
+        arrays = dict(zip(infos, inputs.arrays.values(), strict=True)) if infos and inputs.style != "named" else inputs.arrays
+        with tf.device(self._place):
+            tensors = {name: to_tensor(name, array, infos.get(name), plan.float_dtype) for name, array in arrays.items()}
+            return from_tensors(self._run(inputs.style, tensors))
+
+    def device_peak_bytes(self) -> int | None:
+        """Give the most that TensorFlow's allocator held on the card since this was last asked; ``None`` on a CPU."""
+        if "GPU" not in self._place:
+            return None
+        card = self._place.lstrip("/")
+        peak = int(tf.config.experimental.get_memory_info(card)["peak"])
+        tf.config.experimental.reset_memory_stats(card)
+        return peak
+
+    def release(self) -> None:
+        """Let go of the model; TensorFlow keeps the memory of a card for its next model."""
+        self._run = None
+        gc.collect()  # traced functions and their graphs refer to each other
+
+
+@contextmanager
+def _on_disk(model: str | bytes, kind: str) -> Iterator[Path]:
+    """Give a path, with the ending by which Keras tells its formats apart."""
+    if isinstance(model, str):
+        yield Path(model)
+        return
+    with tempfile.TemporaryDirectory(prefix="sparkinfer-") as folder:
+        path = Path(folder) / ("model.h5" if kind == "hdf5" else "model.keras")
+        path.write_bytes(model)
+        yield path
+
+
+def _run_saved_model(path: Path, plan: ModelPlan) -> Runner:
+    if plan.options["tf_keras"]:
+        _import_tf_keras(plan)
+    try:
+        loaded = tf.saved_model.load(str(path), tags=list(plan.options["tags"]))
+        signature = loaded.signatures[plan.options["signature"]]
+    except Exception as error:
+        raise _cannot_load(plan, path, error) from error
+
+    def run(style: Style, tensors: Mapping[str, tf.Tensor], keep: Any = loaded) -> Any:  # noqa: ARG001 - the signature holds no variables
+        return signature(**tensors)
+
+    return run
+
+
+def _import_tf_keras(plan: ModelPlan) -> None:
+    try:
+        import_module("tf_keras")
+    except ImportError as error:
+        msg = f"{plan.label} holds an optimizer of Keras 2 and needs tf_keras, which cannot be imported here ({error}): install it on the workers"
+        raise ModelLoadError(msg) from error
+
+
+def _run_keras(path: Path, plan: ModelPlan) -> Runner:
+    custom = loads(plan.payload, f"the classes of {plan.label}") if plan.payload else None
+    try:
+        model = keras.models.load_model(path, compile=False, safe_mode=not plan.options["trusted"], custom_objects=custom)
+    except Exception as error:
+        raise _cannot_load(plan, path, error) from error
+    return keras_runner(model)
+
+
+def _cannot_load(plan: ModelPlan, path: Path, error: Exception) -> ModelLoadError:
+    told = str(error).partition("\n")[0]
+    return ModelLoadError(
+        f"{plan.label} cannot be loaded here from {str(path)!r} ({type(error).__name__}: {told}). It could be read on the driver: "
+        f"compare the versions of TensorFlow ({tf.__version__} here) and Keras ({keras.__version__}), and whether the file is whole"
+    )
+
+
+def keras_runner(model: Callable[..., Any]) -> Runner:
+    """Give the function that calls a Keras model in inference mode, as it takes its inputs.
+
+    A functional model gets the structure that it was made of. A subclassed one gets its ``call``'s own arguments, or else all
+    inputs as one list or dict; a single input goes in as it is, whatever it is called, unless the model was built on a dict.
+    """
+
+    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]  # TensorFlow has no types
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model(*args, training=False, **kwargs)
+
+    struct = getattr(model, "input", None)
+    return partial(_call_subclassed, call, model) if struct is None else partial(_call_functional, call, struct)
+
+
+def _call_functional(call: Callable[..., Any], struct: Any, style: Style, tensors: Mapping[str, tf.Tensor]) -> Any:  # noqa: ARG001 - Runner
+    if isinstance(struct, dict):
+        return call(dict(tensors))
+    ordered = [tensors[name] for name in struct_names(struct)]
+    return call(ordered if isinstance(struct, (list, tuple)) else ordered[0])
+
+
+def _call_subclassed(call: Callable[..., Any], model: Callable[..., Any], style: Style, tensors: Mapping[str, tf.Tensor]) -> Any:
+    parameters = _parameters(model)
+    values = list(tensors.values())
+    if style == "named" and set(tensors) <= set(parameters):
+        return call(**tensors)
+    if style == "named" and (len(values) > 1 or _built_on_dict(model)):
+        return call(dict(tensors))
+    return call(*values) if len(values) <= max(1, len(parameters)) else call(values)
+
+
+def _built_on_dict(model: Callable[..., Any]) -> bool:
+    config = model.get_build_config() if isinstance(model, keras.Model) else None
+    return isinstance((config or {}).get("input_shape"), dict)
+
+
+def _parameters(model: Callable[..., Any]) -> list[str]:
+    function = getattr(model, "call", model)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds]
+    return [name for name in found if name not in ("training", "mask")]
+
+
+def _set_up(threads: int) -> None:
+    """Set threads, and cards that fill as they need; both only possible before TensorFlow's first operation in this process."""
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        # at least two, since an operation that waits for rows would hold the only one
+        tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
+    except RuntimeError:
+        _warn_if_late("threads", threads, tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count())
+    for card in tf.config.list_physical_devices("GPU"):
+        try:
+            tf.config.experimental.set_memory_growth(card, enable=True)
+        except (RuntimeError, ValueError):  # ValueError: the user has split the card into virtual devices
+            _warn_if_late(f"memory growth of {card.name}", "on", "on" if tf.config.experimental.get_memory_growth(card) else "off")
+
+
+def _warn_if_late(name: str, wanted: object, found: object) -> None:
+    if wanted != found:
+        told = f"TensorFlow has already run in this process with {name}={found}, so {name}={wanted} comes too late"
+        warnings.warn(f"{told}: set it before TensorFlow is used, or use new Python workers", SparkInferWarning, stacklevel=4)
+
+
+BACKEND: Backend = TensorFlowBackend()

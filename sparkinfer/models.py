@@ -1,0 +1,249 @@
+"""Models as frozen values: where a model comes from, and how it is to be read.
+
+Runs on: driver.
+
+Invariant: making one of these reads nothing; ``describe()`` reads, checks and fails, before any job. This module imports no
+framework: the backend of a model is imported when the model is described.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from sparkinfer.artifacts import fingerprint_of, sha256_of
+from sparkinfer.engine.contracts import ModelPlan
+from sparkinfer.errors import ConfigError, MissingDependencyError, nearest
+from sparkinfer.pickling import dumps
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["MlModel", "PythonModel", "TensorFlowModel", "TorchModel"]
+
+Ship = Literal["auto", "path", "files", "value"]
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class TorchModel:
+    """A PyTorch model. Evaluation mode and ``torch.inference_mode`` are set by the library.
+
+    Attributes:
+        source: an ``nn.Module`` (it is not changed); a factory, which is an ``nn.Module`` class or a function without arguments
+            that gives a module; or the path of a ``torch.export`` archive (.pt2) or a TorchScript file.
+        weights: for a factory: the path of a safetensors file or of a ``state_dict`` written by ``torch.save``. Names and shapes
+            are compared with the module's on the driver; on the workers the file is memory-mapped.
+        trust_pickle: allow ``source`` to be a file that runs code when it is read, such as a whole module written by
+            ``torch.save``.
+        sha256: the content that the file (``weights``, or else ``source``) must have, in hex.
+        ship: how the bytes reach the workers. ``"path"``: every worker sees the path. ``"files"``: once per session, by Spark.
+            ``"value"``: with each task. ``"auto"`` chooses.
+        optimize: ``None``; nothing else is available in this version.
+
+    Raises:
+        ConfigError: an argument is none of these.
+
+    Example:
+        >>> TorchModel("efficientnet.pt2")
+        TorchModel('efficientnet.pt2')
+    """
+
+    source: Any
+    weights: PathLike | None = field(default=None, kw_only=True)
+    trust_pickle: bool = field(default=False, kw_only=True)
+    sha256: str | None = field(default=None, kw_only=True)
+    ship: Ship = field(default="auto", kw_only=True)
+    optimize: None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without reading anything."""
+        _check(self, self.ship, self.sha256, self.optimize)
+        _check_weights(self, self.weights)
+
+    def __repr__(self) -> str:
+        """Give a label that fits into a message, without the module's layers."""
+        return _label(self, self.source)
+
+    def describe(self) -> ModelPlan:
+        """Read and check the model on the driver.
+
+        Returns:
+            The plan that travels to the workers; an unchanged model has the same fingerprint each time.
+
+        Raises:
+            ModelLoadError: the file is missing, is of another kind, runs code when read, or does not fit the factory.
+            ConfigError: the source is no model, or cannot travel.
+            MissingDependencyError: torch is not installed.
+        """
+        plan: ModelPlan = _backend("torch").describe(self)
+        return plan
+
+
+@dataclass(frozen=True)
+class TensorFlowModel:
+    """A TensorFlow or Keras model.
+
+    Attributes:
+        source: the path of a SavedModel directory, of a ``.keras`` archive or of an ``.h5`` file; or a Keras model.
+        signature: which signature of a SavedModel to call; ``None`` takes ``serving_default``, or the only one.
+        trust_pickle: allow a ``.keras`` or ``.h5`` file with Lambda layers or other code that runs when it is read.
+        sha256: the content that the file or directory must have, in hex.
+        ship: as in ``TorchModel``.
+        optimize: ``None``; nothing else is available in this version.
+
+    Raises:
+        ConfigError: an argument is none of these.
+
+    Example:
+        >>> TensorFlowModel("saved_model/", signature="predict")
+        TensorFlowModel('saved_model/')
+    """
+
+    source: Any
+    signature: str | None = field(default=None, kw_only=True)
+    trust_pickle: bool = field(default=False, kw_only=True)
+    sha256: str | None = field(default=None, kw_only=True)
+    ship: Ship = field(default="auto", kw_only=True)
+    optimize: None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without reading anything."""
+        _check(self, self.ship, self.sha256, self.optimize)
+
+    def __repr__(self) -> str:
+        """Give a label that fits into a message, without the model's layers."""
+        return _label(self, self.source)
+
+    def describe(self) -> ModelPlan:
+        """Read and check the model on the driver.
+
+        Returns:
+            The plan that travels to the workers; an unchanged model has the same fingerprint each time.
+
+        Raises:
+            ModelLoadError: the path is missing, is of another kind, or has no such signature.
+            ConfigError: the source is no model, or cannot travel.
+            MissingDependencyError: TensorFlow is not installed.
+        """
+        plan: ModelPlan = _backend("tensorflow").describe(self)
+        return plan
+
+
+@dataclass(frozen=True)
+class PythonModel:
+    """Any model, by a function that loads it on the worker.
+
+    Attributes:
+        load: takes no arguments and gives the model: a function of arrays, or an object with ``predict``. It is called with
+            NumPy arrays ``(rows, *shape)``: one input as one argument, a list of inputs as positional arguments, named inputs
+            by keyword. An object's ``close()`` is called when the worker lets go of it.
+        files: paths that ``load`` reads on the workers (each must see them). They are not shipped: their contents count in the
+            fingerprint, so that a changed file is a new model.
+        version: anything that tells this model from an earlier one that looks alike.
+
+    Raises:
+        ConfigError: ``load`` is no function without arguments.
+
+    Example:
+        >>> PythonModel(lambda: abs)
+        PythonModel(<lambda>)
+    """
+
+    load: Callable[[], Any]
+    files: Sequence[PathLike] = field(default=(), kw_only=True)
+    version: str | int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check that ``load`` can be called as it will be."""
+        files = (self.files,) if isinstance(self.files, (str, os.PathLike)) else tuple(self.files)
+        object.__setattr__(self, "files", files)
+        _check_loader(self, self.load)
+
+    def __repr__(self) -> str:
+        """Give a label that fits into a message."""
+        return _label(self, self.load)
+
+    def describe(self) -> ModelPlan:
+        """Pickle the loading function, and hash it with the files that it reads.
+
+        Returns:
+            The plan that travels to the workers.
+
+        Raises:
+            ConfigError: the function, or what it closes over, cannot travel.
+            ModelLoadError: one of ``files`` is missing.
+        """
+        payload = dumps(self.load, f"the loader of {self}")
+        fingerprint = fingerprint_of("python", payload, repr(self.version), *map(sha256_of, self.files))
+        return ModelPlan(backend="numpy", kind="python", fingerprint=fingerprint, label=repr(self), payload=payload)
+
+
+MlModel = TorchModel | TensorFlowModel | PythonModel
+
+
+def required_arguments(function: Callable[..., Any]) -> list[str]:
+    """Name the arguments without which ``function`` cannot be called; none where Python cannot tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C, without a signature
+        return []
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in free]
+
+
+def _check(model: object, ship: object, sha256: object, optimize: object) -> None:
+    if optimize is not None:
+        msg = f"{model}: optimize is {optimize!r}, but this version runs models as they are: leave it out"
+        raise ConfigError(msg)
+    if ship not in get_args(Ship):
+        msg = f"{model}: ship is {ship!r}. {nearest(str(ship), get_args(Ship))}"
+        raise ConfigError(msg)
+    if sha256 is not None and not (isinstance(sha256, str) and re.fullmatch("[0-9a-fA-F]{64}", sha256)):
+        msg = f"{model}: sha256 is {sha256!r}, expected 64 hex digits"
+        raise ConfigError(msg)
+
+
+def _check_weights(model: object, weights: object) -> None:
+    if weights is not None and not isinstance(weights, (str, os.PathLike)):
+        msg = (
+            f"{model}: weights is {type(weights).__name__}, expected the path of a safetensors or state_dict file. Load weights that are in "
+            "memory into the module, and give the module"
+        )
+        raise ConfigError(msg)
+
+
+def _check_loader(model: object, load: object) -> None:
+    if not callable(load):
+        msg = f"load is {type(load).__name__}, expected a loading function (loader) without arguments: PythonModel(lambda: ...)"
+        raise ConfigError(msg)
+    if needed := required_arguments(load):
+        msg = (
+            f"{model}: load is called without arguments, but {_name(load)} needs {', '.join(map(repr, needed))}. Is it the model itself? "
+            "Give a loading function (loader): PythonModel(lambda: ...)"
+        )
+        raise ConfigError(msg)
+
+
+def _label(model: object, source: object) -> str:
+    shown = repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else _name(source)
+    return f"{type(model).__name__}({shown})"
+
+
+def _name(value: object) -> str:
+    return str(getattr(value, "__name__", type(value).__name__))
+
+
+def _backend(name: str) -> ModuleType:
+    try:
+        return import_module(f"sparkinfer.backends.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != name:
+            raise
+        msg = f"the package {name!r} is not installed here: pip install 'sparkinfer[{name}]'"
+        raise MissingDependencyError(msg) from error
