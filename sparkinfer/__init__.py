@@ -1,0 +1,91 @@
+"""Score a Spark DataFrame with a PyTorch or a TensorFlow model.
+
+Importing this package imports nothing heavy, starts nothing and changes nothing: each name below is fetched when it is first
+used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkinfer.autologging import autolog
+    from sparkinfer.config import InferenceConfig
+    from sparkinfer.errors import (
+        ConfigError,
+        LoaderProcessError,
+        MissingDependencyError,
+        ModelLoadError,
+        OutputError,
+        PredictError,
+        PreprocessError,
+        SchemaError,
+        SparkInferError,
+        SparkInferWarning,
+    )
+    from sparkinfer.local import predict_local
+    from sparkinfer.models import PythonModel, TensorFlowModel, TorchModel
+    from sparkinfer.run import InferenceRun, inference_run, last_run
+    from sparkinfer.schema import TensorSpec
+    from sparkinfer.spark.predict import predict, preview
+    from sparkinfer.spark.udf import predict_udf
+
+__all__ = [
+    "ConfigError",
+    "InferenceConfig",
+    "InferenceRun",
+    "LoaderProcessError",
+    "MissingDependencyError",
+    "ModelLoadError",
+    "OutputError",
+    "PredictError",
+    "PreprocessError",
+    "PythonModel",
+    "SchemaError",
+    "SparkInferError",
+    "SparkInferWarning",
+    "TensorFlowModel",
+    "TensorSpec",
+    "TorchModel",
+    "autolog",
+    "inference_run",
+    "last_run",
+    "predict",
+    "predict_local",
+    "predict_udf",
+    "preview",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "InferenceConfig": "sparkinfer.config",
+    "InferenceRun": "sparkinfer.run",
+    "PythonModel": "sparkinfer.models",
+    "TensorFlowModel": "sparkinfer.models",
+    "TensorSpec": "sparkinfer.schema",
+    "TorchModel": "sparkinfer.models",
+    "autolog": "sparkinfer.autologging",
+    "inference_run": "sparkinfer.run",
+    "last_run": "sparkinfer.run",
+    "predict": "sparkinfer.spark.predict",
+    "predict_local": "sparkinfer.local",
+    "predict_udf": "sparkinfer.spark.udf",
+    "preview": "sparkinfer.spark.predict",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a public name from its home on first use (PEP 562)."""
+    if name not in __all__:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(_HOMES.get(name, "sparkinfer.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,170 @@
+"""The same loop in this process, without Spark: for tests, debuggers and one slow partition.
+
+Runs on: driver, or any Python process.
+
+Invariant: the loop is the very one that the workers run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from sparkinfer.arguments import InputsArgument, check_columns, check_output_names, column_names, parse_outputs
+from sparkinfer.config import InferenceConfig
+from sparkinfer.engine.partition import PartitionPlan, run_partition
+from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.planning import Functions, check_input_types, plan_partition
+
+if TYPE_CHECKING:
+    from sparkinfer.engine.contracts import Describable, ModelPlan
+
+__all__ = ["predict_local"]
+
+_CHUNK_ROWS = 10_000  # what Spark's own default sends
+
+
+def predict_local(
+    data: pd.DataFrame | pa.Table | Iterable[pa.RecordBatch],
+    model: Describable,
+    *,
+    inputs: InputsArgument,
+    outputs: Any,
+    keep: Sequence[str] | None = None,
+    preprocess: Callable[..., Any] | None = None,
+    preprocess_batch: Callable[..., Any] | None = None,
+    postprocess: Callable[..., Any] | None = None,
+    on_null: str = "raise",
+    on_error: str = "raise",
+    error_column: str = "error",
+    key: str | Sequence[str] | None = None,
+    config: InferenceConfig | None = None,
+    **overrides: Any,
+) -> Any:
+    """Score rows in this process, by the loop that Spark's workers run.
+
+    Args:
+        data: a pandas DataFrame, an Arrow table, or record batches of one schema.
+        model: ``TorchModel``, ``TensorFlowModel`` or ``PythonModel``.
+        inputs: a column, a list of columns, or ``{model input: column}``; a column may be ``(column, TensorSpec)``.
+        outputs: DDL of the columns that are added, such as ``"label string, score float"``.
+        keep: the columns that come back beside them; ``None`` keeps all.
+        preprocess: takes one row's values, gives the model's input(s) for it.
+        preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
+        postprocess: takes what the model gave, as arrays ``(rows, *shape)``, gives the output columns.
+        on_null: ``"raise"``, ``"null"`` (a null prediction) or ``"pass"`` (the model gets the null).
+        on_error: ``"raise"``.
+        error_column: named here as in ``predict``; unused while ``on_error`` is ``"raise"``.
+        key: columns whose values an error names beside the row.
+        config: settings; ``overrides`` are single settings by name and beat it.
+        **overrides: fields of ``InferenceConfig``.
+
+    Returns:
+        A pandas DataFrame, an Arrow table, or an iterator of record batches: what ``data`` is. pandas shows a null in a float column as
+        NaN; integers, booleans and text beside a null stay what they are, in an object column.
+
+    Raises:
+        ConfigError, SchemaError, ModelLoadError: before any row is read.
+        PreprocessError, PredictError, OutputError: at the first bad row or batch, with its place.
+
+    Example:
+        >>> import pandas as pd, sparkinfer as si
+        >>> double = si.PythonModel(lambda: lambda x: 2 * x)
+        >>> si.predict_local(pd.DataFrame({"x": [1.0, 2.0]}), double, inputs="x", outputs="y double")["y"].tolist()
+        [2.0, 4.0]
+    """
+    del error_column
+    settings = InferenceConfig.build(config, overrides)
+    schema, batches = _open(data)
+    columns = parse_outputs(outputs)
+    kept = schema.names if keep is None else column_names(keep, "keep")
+    plan = plan_partition(
+        model,
+        inputs=inputs,
+        outputs=columns,
+        keep=kept,
+        key=key,
+        functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
+        on_null=on_null,
+        on_error=on_error,
+        config=settings,
+    )
+    check_columns(plan.inputs, schema.names, "inputs")
+    check_columns(kept, schema.names, "keep")
+    check_columns(plan.key, schema.names, "key")
+    check_output_names(columns, kept)
+    check_input_types(plan, {name: schema.field(name).type for name in plan.inputs})
+    scored = run_partition(plan, batches, files=lambda: local_files(plan.model), cpus=os.cpu_count() or 1)
+    return _close(data, schema, plan, scored)
+
+
+def local_files(model: ModelPlan) -> dict[str, str | bytes]:
+    """Give a model's files as they lie in this process."""
+    found: dict[str, str | bytes] = {}
+    for file in model.files:
+        where = file.content if file.content is not None else file.path
+        if where is None:
+            msg = f"the file {file.role!r} of {model.label} has neither a path nor a content"
+            raise AssertionError(msg)
+        found[file.role] = where
+    return found
+
+
+def _open(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    if isinstance(data, pd.DataFrame):
+        names = [str(name) for name in data.columns]
+        data = pa.Table.from_arrays([_arrow(data.iloc[:, position], name) for position, name in enumerate(names)], names=names)
+    if isinstance(data, pa.Table):
+        return data.schema, iter(data.to_batches(max_chunksize=_CHUNK_ROWS))
+    if isinstance(data, pa.RecordBatchReader):
+        return data.schema, iter(data)
+    if hasattr(data, "mapInArrow"):
+        msg = "data is a Spark DataFrame: predict_local runs without Spark; use predict, or hand over df.toPandas()"
+        raise ConfigError(msg)
+    given = [data] if isinstance(data, pa.RecordBatch) else data
+    batches = iter(given) if isinstance(given, Iterable) else iter(())
+    first = next(batches, None)
+    if not isinstance(first, pa.RecordBatch):
+        came = "nothing" if first is None else type(first).__name__
+        msg = f"data is {type(data).__name__} and gives {came}, expected a pandas DataFrame, an Arrow table, or at least one record batch"
+        raise SchemaError(msg)
+    return first.schema, _again(first, batches)
+
+
+def _again(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _arrow(series: pd.Series[Any], name: str) -> pa.Array:
+    """Keep NaN apart from null: in a NumPy float column pandas means NaN, and so it does inside arrays; elsewhere a missing value is a null."""
+    try:
+        if not isinstance(series.dtype, np.dtype):
+            made = pa.array(series, from_pandas=True)
+        elif series.dtype.kind == "O":
+            made = pa.array(series.where(series.notna(), None).to_numpy(), from_pandas=False)
+        else:
+            made = pa.array(series.to_numpy(), from_pandas=series.dtype.kind in "mM")
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        msg = f"the column {name!r} cannot be turned into Arrow ({error}): give all its values one type"
+        raise SchemaError(msg) from error
+    return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+
+
+def _close(data: Any, schema: pa.Schema, plan: PartitionPlan, scored: Iterator[pa.RecordBatch]) -> Any:
+    if not isinstance(data, (pd.DataFrame, pa.Table)):
+        return scored
+    out = pa.schema([*(schema.field(name) for name in plan.keep), *plan.output_schema])
+    table = pa.Table.from_batches(list(scored), schema=out)
+    if isinstance(data, pa.Table):
+        return table
+    position = {str(name): number for number, name in enumerate(data.columns)}
+    kept = data.iloc[:, [position[name] for name in plan.keep]]  # a kept column comes back as it was, dtype and all
+    added = table.select([column.name for column in plan.outputs]).to_pandas(integer_object_nulls=True)  # no integer becomes a float
+    added.index = data.index
+    return pd.concat([kept, added], axis=1)

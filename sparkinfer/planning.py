@@ -1,0 +1,238 @@
+"""From what the user says to one frozen ``PartitionPlan``, checked on the driver.
+
+Runs on: driver.
+
+Invariant: what can be known to be wrong before any job is refused here, in a sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sparkinfer.arguments import InputsArgument, column_names, model_names, parse_inputs
+from sparkinfer.engine.contracts import ModelPlan
+from sparkinfer.engine.partition import OnNull, PartitionPlan
+from sparkinfer.engine.prepare import Binding, Prepare
+from sparkinfer.engine.signature import check_inputs
+from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.pickling import dumps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sparkinfer.config import InferenceConfig
+    from sparkinfer.engine.batch import Style
+    from sparkinfer.engine.contracts import Describable
+    from sparkinfer.engine.encode import OutputColumn
+
+__all__ = ["Functions", "check_input_types", "plan_partition"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Functions:
+    """The user's functions, as they were given."""
+
+    preprocess: Callable[..., Any] | None = None
+    preprocess_batch: Callable[..., Any] | None = None
+    postprocess: Callable[..., Any] | None = None
+
+
+def plan_partition(
+    model: Describable,
+    *,
+    inputs: InputsArgument,
+    outputs: tuple[OutputColumn, ...],
+    keep: Sequence[str],
+    key: str | Sequence[str] | None,
+    functions: Functions,
+    on_null: str,
+    on_error: str,
+    config: InferenceConfig,
+) -> PartitionPlan:
+    """Check and freeze everything but the data's own schema.
+
+    Raises:
+        ConfigError: an argument or a function is wrong.
+        ModelLoadError: the model cannot be read.
+    """
+    style, bindings = parse_inputs(inputs)
+    _one_of("on_null", on_null, ("raise", "null", "pass"))
+    if on_error != "raise":
+        msg = f"on_error is {on_error!r}, expected 'raise' (this version knows no other)"
+        raise ConfigError(msg)
+    prepare = _prepare(style, bindings, functions, on_null)
+    described = _described(model)
+    _check_batch_size(described, config.batch_size)
+    if not prepare.function:
+        if not _may_be_struct(prepare):
+            check_inputs(described, style, [name for binding in bindings for name in model_names(binding)])
+        _check_specs(described, bindings)
+    postprocess = _pickled("postprocess", functions.postprocess)
+    return PartitionPlan(
+        model=described,
+        prepare=prepare,
+        postprocess=postprocess,
+        outputs=outputs,
+        keep=tuple(keep),
+        key=() if key is None else column_names(key, "key"),
+        on_null=_null_policy(on_null),
+        config=config,
+    )
+
+
+def _described(model: object) -> ModelPlan:
+    described = model.describe() if not isinstance(model, type) and hasattr(model, "describe") else None
+    if isinstance(described, ModelPlan):
+        return described
+    came = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+    msg = (
+        f"model is {came}, expected TorchModel, TensorFlowModel or PythonModel: wrap it, "
+        "such as si.TorchModel(model), or give a loading function to si.PythonModel"
+    )
+    raise ConfigError(msg)
+
+
+def _prepare(style: Style, bindings: tuple[Binding, ...], functions: Functions, on_null: str) -> Prepare:
+    if functions.preprocess is not None and functions.preprocess_batch is not None:
+        msg = "preprocess (one row) and preprocess_batch (a batch) are both given: give one of them"
+        raise ConfigError(msg)
+    per_row = functions.preprocess is not None
+    function = functions.preprocess if per_row else functions.preprocess_batch
+    specified = [binding.column for binding in bindings if binding.spec is not None]
+    if specified and _is_traceable(function):
+        msg = (
+            f"the column {specified[0]!r} has a TensorSpec, and preprocess is a tf.function, whose tensors go to the model as they are: cast and "
+            "reshape in the function (tf.cast, tf.ensure_shape), and leave the TensorSpec out"
+        )
+        raise ConfigError(msg)
+    return Prepare(
+        style=style,
+        bindings=bindings,
+        function=_pickled("preprocess" if per_row else "preprocess_batch", function),
+        per_row=per_row,
+        traceable=_is_traceable(function),
+        nulls="pass" if on_null == "pass" else "refuse",
+    )
+
+
+def _is_traceable(function: object) -> bool:
+    """Tell a ``tf.function`` without importing TensorFlow."""
+    return hasattr(function, "get_concrete_function")
+
+
+def _pickled(name: str, function: object) -> bytes:
+    if function is None:
+        return b""
+    if not callable(function):
+        msg = f"{name} is {type(function).__name__}, expected a function"
+        raise ConfigError(msg)
+    return dumps(function, name)
+
+
+def _check_batch_size(model: ModelPlan, batch_size: int) -> None:
+    """Refuse a model that was exported for one batch size: but for single rows, a partition's last batch would not fit."""
+    rows = model.options.get("rows")
+    if rows is not None and (rows, batch_size) != (1, 1):
+        way_out = "say batch_size=1, or " if rows == 1 else ""
+        msg = (
+            f"{model.label} was exported for batches of exactly {rows}, and batch_size is {batch_size}: {way_out}export it with a free batch "
+            "axis, torch.export.export(..., dynamic_shapes=({0: torch.export.Dim('batch')},))"
+        )
+        raise ConfigError(msg)
+
+
+def _check_specs(model: ModelPlan, bindings: tuple[Binding, ...]) -> None:
+    """Compare each declared ``TensorSpec`` with what the model says of that input."""
+    known = {info.name: info for info in model.inputs or ()}
+    if len(known) == 1 and len(bindings) == 1:
+        known = {bindings[0].name: next(iter(known.values()))}
+    for binding in bindings:
+        info, spec = known.get(binding.name), binding.spec
+        if info is None or spec is None or info.shape is None or spec.shape is None:
+            continue
+        fits = len(info.shape) == len(spec.shape) and all(
+            want is None or have is None or want == have for want, have in zip(info.shape, spec.shape, strict=True)
+        )
+        if not fits:
+            msg = (
+                f"the input {binding.name!r} is declared with shape {spec.shape}, but {model.label} takes {info.shape} "
+                "(both without the batch axis): change the TensorSpec or preprocess the column"
+            )
+            raise SchemaError(msg)
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        msg = f"{name} is {value!r}, expected one of {', '.join(map(repr, allowed))}"
+        raise ConfigError(msg)
+
+
+def _null_policy(value: str) -> OnNull:
+    policies: dict[str, Literal["raise", "null", "pass"]] = {"raise": "raise", "null": "null", "pass": "pass"}
+    return policies[value]
+
+
+def check_input_types(plan: PartitionPlan, types: Mapping[str, pa.DataType]) -> None:
+    """Refuse on the driver the column types that no worker could decode, and specs that can never fit.
+
+    Args:
+        plan: names the columns.
+        types: the Arrow type of each input column, as Spark will send it.
+
+    Raises:
+        SchemaError: names the column, its type, and what to do.
+    """
+    from sparkinfer.engine.column_types import check_type  # noqa: PLC0415 - brings pyarrow
+
+    prepare = plan.prepare
+    function: Literal["row", "batch"] | None = None if not prepare.function else "row" if prepare.per_row else "batch"
+    for binding in prepare.bindings:
+        check_type(types[binding.column], binding.column, binding.spec, function=function)
+    structs = [binding for binding in prepare.bindings if _is_struct(types[binding.column])]
+    if structs and function != "row":
+        _check_struct(prepare, structs[0])
+    if not prepare.function and _may_be_struct(prepare):
+        column = prepare.bindings[0].column
+        if structs:
+            check_inputs(plan.model, "named", _field_names(types[column]))
+        else:
+            check_inputs(plan.model, prepare.style, [column])
+
+
+def _may_be_struct(prepare: Prepare) -> bool:
+    """Say whether the only input may turn out as several named ones, once its column's type is known."""
+    return prepare.style != "named" and len(prepare.bindings) == 1 and prepare.bindings[0].spec is None
+
+
+def _check_struct(prepare: Prepare, binding: Binding) -> None:
+    if len(prepare.bindings) > 1 or prepare.style == "named":
+        msg = (
+            f"the column {binding.column!r} is a struct, whose fields are the model's named inputs: give it alone, as "
+            f"inputs={binding.column!r}, or select its fields as columns first"
+        )
+        raise SchemaError(msg)
+    if binding.spec is not None and not prepare.function:
+        msg = (
+            f"the column {binding.column!r} is a struct, whose fields are the model's named inputs, and one TensorSpec cannot say what "
+            "each is to be: select its fields as columns, and give each its own"
+        )
+        raise SchemaError(msg)
+
+
+def _field_names(data_type: pa.DataType) -> list[str]:
+    """Name a struct's fields as the model gets them, those of nested structs as ``a.b``."""
+    names: list[str] = []
+    for i in range(data_type.num_fields):
+        field = data_type.field(i)
+        names += [f"{field.name}.{inner}" for inner in _field_names(field.type)] if _is_struct(field.type) else [field.name]
+    return names
+
+
+def _is_struct(data_type: pa.DataType) -> bool:
+    from pyarrow import types  # noqa: PLC0415
+
+    from sparkinfer.engine.columns import is_ml_vector  # noqa: PLC0415
+
+    return bool(types.is_struct(data_type)) and not is_ml_vector(data_type)
