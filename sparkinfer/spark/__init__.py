@@ -1,0 +1,1 @@
+"""Everything that imports pyspark: the two roads, shipping, and what a session can do."""

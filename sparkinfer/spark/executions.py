@@ -1,0 +1,113 @@
+"""What a classic session executed: which actions ran our functions, and whether they ended.
+
+Runs on: driver.
+
+Invariant: this only looks; where the session does not let itself be looked at, there is nothing, and no error.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sparkinfer.spark.session import is_connect
+
+__all__ = ["SqlExecution", "ended_executions", "executions_since", "last_execution"]
+
+# the functions of spark/worker.py, as a physical plan shows them
+_OURS = re.compile(r"\b(map_arrow|arrow_one|arrow_many|pandas_one|pandas_many)\(")
+_PYTHON = re.compile(r"\b(MapInArrow|PythonMapInArrow|ArrowEvalPython)\b")
+_LIMIT = re.compile(r"\b(CollectLimit|LocalLimit)\b")
+
+
+@dataclass(frozen=True)
+class SqlExecution:
+    """One action, as Spark's own SQL status store tells it.
+
+    Attributes:
+        id: ``spark.sql.execution.id``.
+        description: such as ``save at job.py:12``.
+        started_unix: when it was submitted, seconds since 1970.
+        error: why it failed; empty if it did not.
+        limited: a limit stands above one of our functions, and stops its tasks when it has enough.
+        failed_attempts: attempts at tasks that failed; Spark ran the tasks again, or gave the action up.
+    """
+
+    id: str
+    description: str
+    started_unix: float
+    error: str
+    limited: bool
+    failed_attempts: int
+
+
+def last_execution(session: Any) -> int:
+    """Give the largest execution id so far; -1 where none can be seen."""
+    return max((number for number, _ in _executions(session, newest=1)), default=-1)
+
+
+def executions_since(session: Any, last: int) -> list[SqlExecution]:
+    """Give the actions after execution ``last`` whose plans hold one of our functions, in order."""
+    found = [_told(session, number, data) for number, data in _executions(session, after=last)]
+    return sorted((one for one in found if one is not None), key=lambda one: int(one.id))
+
+
+def _told(session: Any, number: int, data: Any) -> SqlExecution | None:
+    try:
+        plan = str(data.physicalPlanDescription())
+        if _OURS.search(plan) is None:
+            return None
+        error = data.errorMessage()
+        return SqlExecution(
+            id=str(number),
+            description=str(data.description()),
+            started_unix=data.submissionTime() / 1000,
+            error=str(error.get()) if error.isDefined() else "",
+            limited=_is_limited(plan),
+            failed_attempts=_failed_attempts(session, data),
+        )
+    except Exception:  # noqa: BLE001 - the session ended while it was looked at
+        return None
+
+
+def _failed_attempts(session: Any, data: Any) -> int:
+    tracker = session.sparkContext.statusTracker()
+    stages = data.stages().iterator()
+    failed = 0
+    while stages.hasNext():
+        told = tracker.getStageInfo(int(stages.next()))
+        failed += told.numFailedTasks if told is not None else 0
+    return failed
+
+
+def _is_limited(plan: str) -> bool:
+    tree = plan.partition("\n\n\n")[0]  # of the plan: its top line is what is done last; the nodes' details come after it
+    python, limit = _PYTHON.search(tree), _LIMIT.search(tree)
+    return limit is not None and python is not None and limit.start() < python.start()
+
+
+def ended_executions(session: Any) -> set[str]:
+    """Give the ids of the actions that have ended."""
+    try:
+        return {str(number) for number, data in _executions(session) if data.completionTime().isDefined()}
+    except Exception:  # noqa: BLE001 - the session ended while it was looked at
+        return set()
+
+
+def _executions(session: Any, *, after: int = -1, newest: int | None = None) -> list[tuple[int, Any]]:
+    """List executions, the newest first, down to ``after`` or for ``newest`` of them: each look costs a call into the JVM."""
+    if session is None or is_connect(session):
+        return []
+    found: list[tuple[int, Any]] = []
+    with suppress(Exception):  # Py4J's, or a session that hides its JVM: then nothing more can be seen
+        store = session._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - the store behind the web page; there is no public road
+        listed = store.executionsList()
+        for index in reversed(range(listed.size())):
+            data = listed.apply(index)
+            number = int(data.executionId())
+            if number <= after or (newest is not None and len(found) == newest):
+                break
+            found.append((number, data))
+    return found

@@ -1,0 +1,251 @@
+"""A DataFrame in, a DataFrame with predictions out: the choice of a road, and the driver's checks.
+
+Runs on: driver.
+
+Invariant: row for row, each prediction beside its own row; kept columns come back with their type, nullability and metadata; what
+is wrong with columns, types, functions or the model is an error here, before a job starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
+from pyspark.sql.types import StructField, StructType
+
+import sparkinfer
+from sparkinfer.arguments import InputsArgument, check_columns, check_output_names, column_names, parse_outputs
+from sparkinfer.config import InferenceConfig
+from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.planning import Functions, check_input_types, plan_partition
+from sparkinfer.spark.calls import register_call
+from sparkinfer.spark.channels import open_channel
+from sparkinfer.spark.session import SPARK_VERSION, setting_is_on
+from sparkinfer.spark.settings import check_max_records
+from sparkinfer.spark.ship import ship
+from sparkinfer.spark.types import carried_by_arrow, is_vector, to_arrow, to_spark, width
+from sparkinfer.spark.udf import PredictColumn, quoted
+from sparkinfer.spark.worker import PartitionTask
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Column, DataFrame
+
+    from sparkinfer.engine.contracts import Describable
+    from sparkinfer.engine.partition import PartitionPlan
+
+__all__ = ["Road", "predict", "preview"]
+
+Road = Literal["auto", "map", "column"]
+_PROFILE_SINCE = (4, 0)
+
+
+def predict(
+    data: DataFrame,
+    model: Describable,
+    *,
+    inputs: InputsArgument,
+    outputs: Any,
+    keep: Sequence[str] | None = None,
+    preprocess: Callable[..., Any] | None = None,
+    preprocess_batch: Callable[..., Any] | None = None,
+    postprocess: Callable[..., Any] | None = None,
+    on_null: str = "raise",
+    on_error: str = "raise",
+    error_column: str = "error",
+    key: str | Sequence[str] | None = None,
+    road: Road = "auto",
+    scan: str = "spark",
+    resource_profile: Any = None,
+    config: InferenceConfig | None = None,
+    **overrides: Any,
+) -> DataFrame:
+    """Score a DataFrame; lazy, as every transformation.
+
+    Args:
+        data: a DataFrame, batch or streaming, classic or Connect.
+        model: ``TorchModel``, ``TensorFlowModel`` or ``PythonModel``.
+        inputs: a column (the model and ``preprocess`` get one array, one value), a list of columns (positional), or
+            ``{model input: column}`` (by name); a column may be ``(column, TensorSpec)``.
+        outputs: DDL of the columns that are added, such as ``"label string, score float"``.
+        keep: the columns that come back beside them, with type, nullability and metadata; ``None`` keeps all.
+        preprocess: takes one row's values, gives the model's input(s) for it; runs in the loader workers.
+        preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
+        postprocess: takes what the model gave, as arrays ``(rows, *shape)``, gives the output columns: an array, a tuple in order, or a
+            dict by name.
+        on_null: ``"raise"``: a null in an input column is an error that names the place; ``"null"``: that row's predictions are null;
+            ``"pass"``: the model gets it (``None`` in text, NaN in floats).
+        on_error: ``"raise"``: the job fails with column, partition, row and first cause.
+        error_column: the column for reasons of bad rows, in versions that keep them; unused while ``on_error`` is ``"raise"``.
+        key: columns whose values an error names beside the row.
+        road: ``"map"``: ``mapInArrow``, every kept column travels to Python and back; ``"column"``: a UDF, kept columns stay in the JVM and
+            Spark prunes what nobody selects; ``"auto"``: the map road when what is kept is little beside the inputs.
+        scan: ``"spark"``: Spark's own scan brings the rows.
+        resource_profile: a ``pyspark.resource.ResourceProfile`` for the stage (Spark 4.0 on, map road).
+        config: settings; ``overrides`` are single settings by name and beat it.
+        **overrides: fields of ``InferenceConfig``.
+
+    Returns:
+        ``data``'s kept columns, then the outputs (nullable).
+
+    Raises:
+        ConfigError, SchemaError, ModelLoadError: an argument, a column or the model is wrong; no job was started. What goes wrong in
+            a row fails the job, with column, partition and row in the text.
+    """
+    del error_column
+    _refuse_other_data(data, scan)
+    settings = InferenceConfig.build(config, overrides)
+    columns = parse_outputs(outputs)
+    kept = data.columns if keep is None else column_names(keep, "keep")
+    plan = plan_partition(
+        model,
+        inputs=inputs,
+        outputs=columns,
+        keep=kept,
+        key=key,
+        functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
+        on_null=on_null,
+        on_error=on_error,
+        config=settings,
+    )
+    _check_data(data, plan)
+    taken = _choose_road(road, data, plan, resource_profile)
+    session = data.sparkSession
+    check_max_records(session, settings.max_records_per_batch, column_road=taken == "column")
+    call = register_call(plan, taken, open_channel(session, wanted=settings.metrics), session, data)
+    task = PartitionTask(plan=plan, files=ship(plan.model, session), library=sparkinfer.__version__, call=call.id, channel=call.channel)
+    return _by_map(data, task, resource_profile) if taken == "map" else _by_column(data, task)
+
+
+def preview(data: DataFrame, model: Describable, n: int = 10, **arguments: Any) -> pd.DataFrame:
+    """Score the first few rows, exactly ``n`` of them, in the workers, without scoring the table.
+
+    ``predict(...).limit(n)`` would score whole chunks, and cost the Python worker with its loaded model; here the limit stands before the
+    model.
+
+    Args:
+        data: a DataFrame.
+        model: as in ``predict``.
+        n: rows, at least 1.
+        **arguments: ``predict``'s keywords.
+
+    Returns:
+        A pandas DataFrame of at most ``n`` rows: the kept columns, then the outputs.
+
+    Raises:
+        ConfigError: ``n`` is below 1; and what ``predict`` raises.
+    """
+    if n < 1:
+        msg = f"n is {n}, expected at least 1 row"
+        raise ConfigError(msg)
+    return predict(data.limit(n), model, **arguments).toPandas()
+
+
+def _refuse_other_data(data: Any, scan: str) -> None:
+    if not hasattr(data, "mapInArrow"):
+        msg = (
+            f"data is {_shown(data)}, expected a Spark DataFrame: read a path with spark.read first, or score a pandas DataFrame "
+            "or an Arrow table with predict_local"
+        )
+        raise ConfigError(msg)
+    if scan != "spark":
+        msg = f"scan is {scan!r}, expected 'spark' (this version knows no other)"
+        raise ConfigError(msg)
+
+
+def _shown(data: Any) -> str:
+    return repr(data) if isinstance(data, str) else f"a {type(data).__module__.partition('.')[0]} {type(data).__name__}"
+
+
+def _check_data(data: DataFrame, plan: PartitionPlan) -> None:
+    check_columns(plan.inputs, data.columns, "inputs")
+    check_columns(plan.keep, data.columns, "keep")
+    check_columns(plan.key, data.columns, "key")
+    _check_ambiguous(data, plan)
+    for name in plan.key:
+        kind = data.schema[name].dataType
+        if not carried_by_arrow(kind):
+            msg = f"key= names the column {name!r}, whose type {kind.simpleString()} cannot travel to the workers: name another, or cast it"
+            raise SchemaError(msg)
+    check_output_names(plan.outputs, plan.keep)
+    check_input_types(plan, {name: to_arrow(data.schema[name].dataType, name) for name in plan.inputs})
+
+
+def _check_ambiguous(data: DataFrame, plan: PartitionPlan) -> None:
+    """Refuse names that Spark cannot tell apart; by default it does not tell upper from lower case."""
+    if setting_is_on(data.sparkSession, "spark.sql.caseSensitive"):
+        return
+    spelt: dict[str, list[str]] = {}
+    for name in data.columns:
+        spelt.setdefault(name.lower(), []).append(name)
+    for name in (*plan.keep, *plan.columns):
+        same = spelt[name.lower()]
+        if len(same) > 1:
+            msg = f"the column {name!r} is there {len(same)} times ({', '.join(same)}: Spark does not tell upper from lower case): rename or drop one"
+            raise SchemaError(msg)
+
+
+def _choose_road(road: str, data: DataFrame, plan: PartitionPlan, resource_profile: Any) -> str:
+    if road not in ("auto", "map", "column"):
+        msg = f"road is {road!r}, expected 'auto', 'map' or 'column'"
+        raise ConfigError(msg)
+    if resource_profile is not None and (road == "column" or SPARK_VERSION < _PROFILE_SINCE):
+        msg = "resource_profile needs road='map' and Spark 4.0 or newer: a UDF column runs in its query's own stage"
+        raise ConfigError(msg)
+    refused = [name for name in plan.keep if not carried_by_arrow(data.schema[name].dataType)]
+    wants_map = road == "map" or resource_profile is not None
+    if refused and wants_map:
+        kind = data.schema[refused[0]].dataType.simpleString()
+        msg = (
+            f"the kept column {refused[0]!r} has the type {kind}, which cannot travel by Arrow: leave it out with keep=[...], or take "
+            "road='column', where kept columns stay in the JVM"
+        )
+        raise SchemaError(msg)
+    if wants_map or road == "column":
+        return "map" if wants_map else "column"
+    kept = sum(width(data.schema[name].dataType) for name in plan.keep)
+    sent = sum(width(data.schema[name].dataType) for name in plan.inputs)
+    return "map" if not refused and 4 * kept <= sent else "column"
+
+
+def _by_map(data: DataFrame, task: PartitionTask, resource_profile: Any) -> DataFrame:
+    plan = task.plan
+    needed = tuple(dict.fromkeys((*plan.keep, *plan.columns)))
+    sent = (F.col(quoted(name)) if name in plan.keep else _sent(data, name, plan) for name in needed)
+    source = data.select(*(column.alias(f"c{position}") for position, column in enumerate(sent)))
+    kept = [data.schema[name] for name in plan.keep]
+    schema = StructType([*kept, *(StructField(column.name, to_spark(column.type)) for column in plan.outputs)])
+    extra = {} if resource_profile is None else {"profile": resource_profile}
+    return source.mapInArrow(replace(task, names=needed).map_arrow, schema, **extra)
+
+
+def _by_column(data: DataFrame, task: PartitionTask) -> DataFrame:
+    plan = task.plan
+    made = PredictColumn(replace(task, plan=replace(plan, keep=())), flavor="auto", deterministic=False)
+    result = _free_name("prediction", data.columns)
+    columns = [_sent(data, name, plan) for name in plan.columns]
+    scored = data.withColumn(result, made.over(columns, [data.schema[name].dataType for name in plan.columns]))
+    kept = [F.col(quoted(name)) for name in plan.keep]
+    if len(plan.outputs) == 1:
+        return scored.select(*kept, F.col(result).alias(plan.outputs[0].name))
+    fields = [F.col(result).getField(column.name).alias(column.name) for column in plan.outputs]
+    return scored.select(*kept, *fields)
+
+
+def _sent(data: DataFrame, name: str, plan: PartitionPlan) -> Column:
+    """Give a column as it travels; before Spark 4 an ML vector goes as an array, since Arrow there knows no user-defined type."""
+    column = F.col(quoted(name))
+    if name in plan.inputs and is_vector(data.schema[name].dataType) and SPARK_VERSION < (4, 0):
+        from pyspark.ml.functions import vector_to_array  # noqa: PLC0415 - needs a classic session's JVM when imported early
+
+        return F.when(column.isNotNull(), vector_to_array(column))
+    return column
+
+
+def _free_name(wanted: str, taken: Sequence[str]) -> str:
+    name = f"_sparkinfer_{wanted}"
+    while name in taken:
+        name = f"{name}_"
+    return name

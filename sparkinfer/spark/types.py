@@ -1,0 +1,106 @@
+"""Spark's types and Arrow's, as far as columns travel between them.
+
+Runs on: driver.
+
+Invariant: ``to_spark`` is exact for every type that ``parse_ddl`` can declare.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyarrow import types as arrow
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import types as spark
+
+from sparkinfer.errors import SchemaError
+
+__all__ = ["carried_by_arrow", "is_vector", "to_arrow", "to_spark", "width"]
+
+_SIMPLE: tuple[tuple[pa.DataType, type[spark.DataType]], ...] = (
+    (pa.bool_(), spark.BooleanType),
+    (pa.int8(), spark.ByteType),
+    (pa.int16(), spark.ShortType),
+    (pa.int32(), spark.IntegerType),
+    (pa.int64(), spark.LongType),
+    (pa.float32(), spark.FloatType),
+    (pa.float64(), spark.DoubleType),
+    (pa.string(), spark.StringType),
+    (pa.binary(), spark.BinaryType),
+    (pa.date32(), spark.DateType),
+    (pa.timestamp("us", "UTC"), spark.TimestampType),
+    (pa.timestamp("us"), spark.TimestampNTZType),
+)
+_VECTOR = pa.struct([("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))])
+
+
+def is_vector(data_type: spark.DataType) -> bool:
+    """Tell whether the type is that of an ML vector column."""
+    return isinstance(data_type, VectorUDT)
+
+
+def to_spark(data_type: pa.DataType) -> spark.DataType:
+    """Give the Spark type of a declared output."""
+    for known, made in _SIMPLE:
+        if data_type == known:
+            return made()
+    if arrow.is_decimal(data_type):
+        return spark.DecimalType(data_type.precision, data_type.scale)
+    if arrow.is_list(data_type):
+        return spark.ArrayType(to_spark(data_type.value_type))
+    if arrow.is_struct(data_type):
+        return spark.StructType([spark.StructField(field.name, to_spark(field.type)) for field in data_type])
+    msg = f"an output of the Arrow type {data_type} cannot be a Spark column"
+    raise SchemaError(msg)
+
+
+def to_arrow(data_type: spark.DataType, column: str) -> pa.DataType:
+    """Give the Arrow type in which Spark sends an input column.
+
+    Raises:
+        SchemaError: it sends none; names the column and the type.
+    """
+    if is_vector(data_type):
+        return _VECTOR
+    for known, made in _SIMPLE:
+        if isinstance(data_type, made):
+            return known
+    if isinstance(data_type, spark.DecimalType):
+        return pa.decimal128(data_type.precision, data_type.scale)
+    if isinstance(data_type, spark.ArrayType):
+        return pa.list_(to_arrow(data_type.elementType, column))
+    if isinstance(data_type, spark.StructType):
+        return pa.struct([(field.name, to_arrow(field.dataType, column)) for field in data_type.fields])
+    if isinstance(data_type, (spark.VarcharType, spark.CharType)):
+        return pa.string()
+    msg = (
+        f"the column {column!r} has the type {data_type.simpleString()}, which no model input can be made of: take numbers, booleans, "
+        "strings, binary, dates, timestamps, decimals, arrays and structs of them, or ML vectors; select or cast it before"
+    )
+    raise SchemaError(msg)
+
+
+def carried_by_arrow(data_type: spark.DataType) -> bool:
+    """Tell whether Spark can send a column of this type to Python by Arrow and take it back unchanged."""
+    if isinstance(data_type, spark.ArrayType):
+        return carried_by_arrow(data_type.elementType)
+    if isinstance(data_type, spark.MapType):
+        return carried_by_arrow(data_type.keyType) and carried_by_arrow(data_type.valueType)
+    if isinstance(data_type, spark.StructType):
+        return all(carried_by_arrow(field.dataType) for field in data_type.fields)
+    simple = tuple(made for _, made in _SIMPLE)
+    return isinstance(data_type, (*simple, spark.DecimalType, spark.DayTimeIntervalType))
+
+
+def width(data_type: spark.DataType) -> int:
+    """Guess a value's size in bytes, to tell a key from a tensor; nothing depends on it but the choice of a road."""
+    if isinstance(data_type, spark.BinaryType):
+        return 10_000
+    if isinstance(data_type, spark.StringType):
+        return 32
+    if isinstance(data_type, spark.ArrayType):
+        return 64 * width(data_type.elementType)
+    if isinstance(data_type, spark.StructType):
+        return sum(width(field.dataType) for field in data_type.fields)
+    if isinstance(data_type, (spark.MapType, spark.UserDefinedType)):
+        return 512
+    return 8

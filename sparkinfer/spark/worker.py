@@ -1,0 +1,160 @@
+"""The worker's entry: what Spark calls for a partition, on each road.
+
+Runs on: worker.
+
+Invariant: only this frozen dataclass and its bound methods cross to the workers, pickled by reference to this module; what they
+yield has the rows, the order and the chunk borders of what they were given.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Tuple  # noqa: UP035 - Spark 3.5 reads the hint of a UDF and knows only typing's Tuple
+
+import pandas as pd  # noqa: TC002 - Spark reads the hints of a UDF
+import pyarrow as pa
+from pyspark import TaskContext
+
+import sparkinfer
+from sparkinfer.engine.partition import PartitionPlan, run_partition
+from sparkinfer.engine.quality import Comparison
+from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
+from sparkinfer.engine.sampling import sampling
+from sparkinfer.errors import ModelLoadError
+from sparkinfer.metrics import PartitionMetrics
+from sparkinfer.spark.calls import LABEL_PROPERTY, RUN_PROPERTY
+from sparkinfer.spark.pandas_form import FLAGS, column_from_pandas, series_of
+from sparkinfer.spark.ship import ShippedFile, locate
+
+if TYPE_CHECKING:
+    from sparkinfer.spark.channels import MetricsChannel
+
+__all__ = ["PartitionTask"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionTask:
+    """A partition's work, whichever road its rows take.
+
+    Attributes:
+        plan: what to do.
+        files: where the model's files are.
+        library: the driver's version of this library.
+        call: the id of the ``predict`` or ``predict_udf`` that this is the work of.
+        channel: where the partition's record goes.
+        names: the map road only: what the chunks' columns are really called. Spark's own ``mapInArrow`` resolves the columns of its
+            frame by unquoted names (seen up to 4.3), so that a dot in a name would be read as a field's.
+        flagged: the pandas road only: ``pandas_form.flags`` follow each column.
+    """
+
+    plan: PartitionPlan
+    files: tuple[ShippedFile, ...]
+    library: str
+    call: str
+    channel: MetricsChannel
+    names: tuple[str, ...] = ()
+    flagged: bool = False
+
+    def map_arrow(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run as a ``mapInArrow`` function: kept columns and outputs together."""
+        return self._run(pa.RecordBatch.from_arrays(chunk.columns, names=list(self.names)) for chunk in chunks)
+
+    def arrow_one(self, chunks: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        """Run as an iterator Arrow UDF over one column."""
+        return self._column(self._batch([chunk]) for chunk in chunks)
+
+    def arrow_many(self, chunks: Iterator[Tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # noqa: UP006 - see the import
+        """Run as an iterator Arrow UDF over several columns."""
+        return self._column(self._batch(list(chunk)) for chunk in chunks)
+
+    def pandas_one(self, chunks: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        """Run as an iterator pandas UDF over one column; Spark hands a struct over as a DataFrame."""
+        return self._series(self._batch(self._from_pandas((chunk,))) for chunk in chunks)
+
+    def pandas_many(self, chunks: Iterator[Tuple[pd.Series, ...]]) -> Iterator[pd.Series]:  # noqa: UP006 - see the import
+        """Run as an iterator pandas UDF over several columns."""
+        return self._series(self._batch(self._from_pandas(chunk)) for chunk in chunks)
+
+    def _run(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if sparkinfer.__version__ != self.library:
+            msg = (
+                f"this worker has sparkinfer {sparkinfer.__version__}, the driver has {self.library}: install the same version on both, "
+                "and start the session again, since a living worker keeps the code that it imported"
+            )
+            raise ModelLoadError(msg)
+        context = TaskContext.get()
+        if context is None or not self.channel.measures:
+            yield from self._score(chunks, context, NO_RECORDER)
+            return
+        recorder = Recorder(comparison=self._comparison(context))
+        with sampling(addresses=_cards_of(context)) as samples:
+            yield from self._score(chunks, context, recorder)
+            record = self._record(recorder, context)  # here: the samplers' last look is none of the partition's time
+        self.channel.send(replace(record, series=samples.series, gauges=samples.gauges, remarks=samples.remarks))
+
+    def _score(self, chunks: Iterator[pa.RecordBatch], context: TaskContext | None, recorder: NoRecorder) -> Iterator[pa.RecordBatch]:
+        return run_partition(
+            self.plan,
+            chunks,
+            files=lambda: locate(self.files),
+            partition=context.partitionId() if context is not None else None,
+            cpus=max(1, context.cpus()) if context is not None else 1,
+            recorder=recorder,
+        )
+
+    def _comparison(self, context: TaskContext) -> Comparison | None:
+        """Compare with the run's label column where it is in the chunks: kept, on the map road."""
+        label = context.getLocalProperty(LABEL_PROPERTY)
+        return Comparison(label, self.plan.outputs) if label in self.plan.keep else None
+
+    def _record(self, recorder: Recorder, context: TaskContext) -> PartitionMetrics:
+        return PartitionMetrics(
+            call=self.call,
+            run=context.getLocalProperty(RUN_PROPERTY),
+            execution=context.getLocalProperty("spark.sql.execution.id"),
+            partition=context.partitionId(),
+            task_attempt=context.taskAttemptId(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            **recorder.figures(),
+        )
+
+    def _batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([_plain(column) for column in columns], names=list(self.plan.columns))
+
+    def _column(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.Array]:
+        for scored in self._run(chunks):
+            yield _only(scored)
+
+    def _series(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+        for scored in self._run(chunks):
+            yield series_of(_only(scored))
+
+    def _from_pandas(self, given: tuple[Any, ...]) -> list[pa.Array]:
+        if not self.flagged:
+            return [column_from_pandas(values, None, None, name) for values, name in zip(given, self.plan.columns, strict=True)]
+        step = 1 + FLAGS
+        starts = range(0, len(given), step)
+        return [
+            column_from_pandas(given[at], given[at + 1], given[at + 2], name) for at, name in zip(starts, self.plan.columns, strict=True)
+        ]
+
+
+def _cards_of(context: TaskContext) -> tuple[str, ...] | None:
+    """Give the addresses of the cards that Spark gave this task; ``None`` where Spark gives none."""
+    cards = context.resources().get("gpu")
+    return tuple(cards.addresses) if cards is not None else None
+
+
+def _plain(column: Any) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _only(scored: pa.RecordBatch) -> pa.Array:
+    """Give the one column of a UDF: the output itself, or several as a struct."""
+    if scored.num_columns == 1:
+        return scored.column(0)
+    return pa.StructArray.from_arrays(scored.columns, fields=list(scored.schema))
