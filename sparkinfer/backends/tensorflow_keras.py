@@ -185,7 +185,7 @@ def _keras_plan(model: TensorFlowModel, loaded: keras.Model, kind: str, *, trust
         label=repr(model),
         payload=dumps(custom, f"the classes of {model}") if custom else b"",
         ship=model.ship,
-        options={"trusted": trusted, "ordered": not isinstance(struct, dict)},
+        options={"trusted": trusted, "ordered": not isinstance(struct, dict), "one_input": isinstance(loaded, keras.Sequential)},
         inputs=inputs,
         outputs=outputs,
         float_dtype=str(loaded.variable_dtype) if inputs is None else float_dtype(inputs),

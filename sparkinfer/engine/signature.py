@@ -40,6 +40,12 @@ def check_inputs(plan: ModelPlan, style: Style, names: Sequence[str]) -> None:
     elif (forward := plan.options.get("forward")) is not None:
         least, most, known = forward
         _check(plan, style, names, list(known), least=least, most=most)
+    elif plan.options.get("one_input") and style == "positional" and len(names) > 1:
+        msg = (
+            f"{plan.label} takes one input, but {len(names)} came: give one array column, or stack them with preprocess_batch=lambda *columns: "
+            "np.stack(columns, 1)"
+        )
+        raise ConfigError(msg)
 
 
 def _check(plan: ModelPlan, style: Style, names: Sequence[str], known: list[str], *, least: int, most: int | None) -> None:

@@ -26,6 +26,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from sparkinfer.backends.tensorflow import BACKEND, TensorFlowLoaded, keras_runner
 from sparkinfer.engine.batch import Fault, Inputs
 from sparkinfer.engine.contracts import ModelPlan, TensorInfo
+from sparkinfer.engine.signature import check_inputs
 from sparkinfer.errors import ConfigError, ModelLoadError, OutputError, SchemaError, SparkInferWarning
 from sparkinfer.models import TensorFlowModel
 from sparkinfer.pickling import loads
@@ -651,3 +652,11 @@ print(tf.config.threading.get_intra_op_parallelism_threads())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.splitlines() == ["[[6.0], [6.0]]", "1"], done.stderr
+
+
+def test_several_columns_for_a_sequential_model_are_refused_on_the_driver() -> None:
+    """A Sequential takes one tensor: the message says how to stack columns into it, and no row is read."""
+    model = TensorFlowModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+    with pytest.raises(ConfigError, match=r"takes one input, but 3 came: give one array column, or stack them with preprocess_batch"):
+        check_inputs(model.describe(), "positional", ["a", "b", "c"])
+    check_inputs(model.describe(), "single", ["x"])
