@@ -132,6 +132,7 @@ class PartitionMetrics:
         producer_blocked_seconds: the producer's wait for room in the queue after warm-up, where the feed can tell.
         queue_depth_mean: batches that waited ready after warm-up, weighted by time, where the feed can tell.
         queue_empty_fraction: share of the same time in which none did.
+        queue_full_fraction: share of the same time in which the producer waited for room.
         warmup_seconds: compute of the first batch, which is in no other latency figure.
         warmup_wait_seconds: the part of ``input_wait`` that came before it, while nothing could overlap.
         latency: compute seconds of the other batches.
@@ -168,6 +169,7 @@ class PartitionMetrics:
     producer_blocked_seconds: float | None = None
     queue_depth_mean: float | None = None
     queue_empty_fraction: float | None = None
+    queue_full_fraction: float | None = None
     warmup_seconds: float | None = None
     warmup_wait_seconds: float | None = None
     latency: Histogram = field(default_factory=Histogram)

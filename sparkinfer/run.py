@@ -49,6 +49,7 @@ class Action:
             tasks before they can report: the plan of a classic session tells; elsewhere another action of the same call with more partitions.
         error: why it failed; empty if it did not.
         failed_attempts: attempts at tasks that failed, in classic sessions; ``None`` where that is not told. What they had scored is in no figure.
+        failed_seconds: how long they ran, in all: what was paid for and thrown away; ``None`` where that is not told.
     """
 
     execution: str | None
@@ -58,6 +59,7 @@ class Action:
     complete: bool
     error: str = ""
     failed_attempts: int | None = None
+    failed_seconds: float | None = None
 
 
 class InferenceRun:
@@ -341,13 +343,26 @@ def _actions(executions: list[Execution], session: Any, last_before: int) -> tup
             complete=_is_complete(execution, sql, most[execution.call]),
             error=sql.error if sql is not None else "",
             failed_attempts=sql.failed_attempts if sql is not None else None,
+            failed_seconds=sql.failed_seconds if sql is not None else None,
         )
         actions.append((min(record.started_unix for record in execution.partitions), action))
     actions += [  # ran one of our functions, and nothing came back
-        (sql.started_unix, Action(sql.id, sql.description, 0, 0, complete=False, error=sql.error, failed_attempts=sql.failed_attempts))
-        for sql in told.values()
+        (sql.started_unix, _unreported(sql)) for sql in told.values()
     ]
     return tuple(action for _, action in sorted(actions, key=lambda pair: pair[0]))
+
+
+def _unreported(sql: Any) -> Action:
+    return Action(
+        sql.id,
+        sql.description,
+        0,
+        0,
+        complete=False,
+        error=sql.error,
+        failed_attempts=sql.failed_attempts,
+        failed_seconds=sql.failed_seconds,
+    )
 
 
 def _is_complete(execution: Execution, sql: Any, most: int) -> bool:
@@ -367,8 +382,10 @@ def _remarks(actions: tuple[Action, ...], session: Any, *, measured: bool) -> tu
         )
     failed = sum(action.failed_attempts or 0 for action in actions)
     if failed:
+        seconds = sum(action.failed_seconds or 0 for action in actions)
         remarks.append(
-            f"{failed} attempts at tasks failed; what they had scored is in no figure, and was scored again where Spark tried again"
+            f"{failed} attempts at tasks failed{f' after {seconds:.1f} s in all' if seconds else ''}; what they had scored is in no figure, and "
+            "was scored again where Spark tried again"
         )
     if any(action.error for action in actions):
         remarks.append("an action failed: its partitions that did not finish are not counted")

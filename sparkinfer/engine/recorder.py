@@ -178,6 +178,7 @@ class Recorder(NoRecorder):
             measured["producer_blocked_seconds"] = self.queue.blocked_seconds
             measured["queue_depth_mean"] = self.queue.mean_depth
             measured["queue_empty_fraction"] = self.queue.empty_fraction
+            measured["queue_full_fraction"] = self.queue.full_fraction
         return measured
 
 

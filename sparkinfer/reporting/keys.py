@@ -209,6 +209,9 @@ _PARTITION = Group(
             _NOT_THE_FEED,
         ),
         Metric("partition/queue_empty_fraction", "1", "Share of the same time in which none did.", _NOT_THE_FEED),
+        Metric(
+            "partition/queue_full_fraction", "1", "Share of the same time in which what feeds the queue waited for room.", _NOT_THE_FEED
+        ),
         Metric("partition/rss_peak_megabytes", "megabytes", "The Python worker's largest resident size that was seen.", "no batch"),
         Metric("partition/device_peak_megabytes", "megabytes", "The device allocator's peak.", "no device, or the framework does not tell"),
     ),

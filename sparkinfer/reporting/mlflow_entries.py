@@ -201,6 +201,7 @@ def _partition_points(record: PartitionMetrics) -> Iterator[Point]:
         "device_peak_megabytes": _megabytes(record.device_peak_bytes),
         "queue_depth_mean": record.queue_depth_mean,
         "queue_empty_fraction": record.queue_empty_fraction,
+        "queue_full_fraction": record.queue_full_fraction,
     }
     if record.wall_seconds > 0:
         figures["rows_per_second"] = record.rows / record.wall_seconds

@@ -7,6 +7,7 @@ Invariant: this only looks; where the session does not let itself be looked at, 
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ __all__ = ["SqlExecution", "ended_executions", "executions_since", "last_executi
 _OURS = re.compile(r"\b(map_arrow|arrow_one|arrow_many|pandas_one|pandas_many)\(")
 _PYTHON = re.compile(r"\b(MapInArrow|PythonMapInArrow|ArrowEvalPython)\b")
 _LIMIT = re.compile(r"\b(CollectLimit|LocalLimit)\b")
+_MOST_FAILED = 1000  # attempts of one stage that are looked at: each costs a call into the JVM
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class SqlExecution:
         error: why it failed; empty if it did not.
         limited: a limit stands above one of our functions, and stops its tasks when it has enough.
         failed_attempts: attempts at tasks that failed; Spark ran the tasks again, or gave the action up.
+        failed_seconds: how long these attempts ran, in all; ``None`` where Spark does not tell.
     """
 
     id: str
@@ -41,6 +44,7 @@ class SqlExecution:
     error: str
     limited: bool
     failed_attempts: int
+    failed_seconds: float | None
 
 
 def last_execution(session: Any) -> int:
@@ -60,26 +64,48 @@ def _told(session: Any, number: int, data: Any) -> SqlExecution | None:
         if _OURS.search(plan) is None:
             return None
         error = data.errorMessage()
+        failed, seconds = _failed_attempts(session, data)
         return SqlExecution(
             id=str(number),
             description=str(data.description()),
             started_unix=data.submissionTime() / 1000,
             error=str(error.get()) if error.isDefined() else "",
             limited=_is_limited(plan),
-            failed_attempts=_failed_attempts(session, data),
+            failed_attempts=failed,
+            failed_seconds=seconds,
         )
     except Exception:  # noqa: BLE001 - the session ended while it was looked at
         return None
 
 
-def _failed_attempts(session: Any, data: Any) -> int:
+def _failed_attempts(session: Any, data: Any) -> tuple[int, float | None]:
     tracker = session.sparkContext.statusTracker()
     stages = data.stages().iterator()
-    failed = 0
+    failed, seconds = 0, 0.0
     while stages.hasNext():
-        told = tracker.getStageInfo(int(stages.next()))
-        failed += told.numFailedTasks if told is not None else 0
-    return failed
+        stage = int(stages.next())
+        told = tracker.getStageInfo(stage)
+        if told is not None and told.numFailedTasks:
+            failed += told.numFailedTasks
+            seconds += _seconds_of_failed(session, stage)
+    return failed, None if math.isnan(seconds) else seconds
+
+
+def _seconds_of_failed(session: Any, stage: int) -> float:
+    """Add up how long a stage's failed attempts ran; NaN where the store, which is Spark's own affair, does not answer."""
+    try:
+        jvm = session._jvm  # noqa: SLF001 - the store behind the web page; there is no public road
+        store = session.sparkContext._jsc.sc().statusStore()  # noqa: SLF001
+        statuses = jvm.java.util.ArrayList()
+        statuses.add(jvm.org.apache.spark.status.api.v1.TaskStatus.FAILED)
+        milliseconds = 0
+        for attempt in range(int(store.lastStageAttempt(stage).attemptId()) + 1):
+            listed = store.taskList(stage, attempt, 0, _MOST_FAILED, jvm.scala.Option.empty(), True, statuses)  # noqa: FBT003 - Scala's
+            durations = [listed.apply(index).duration() for index in range(listed.size())]
+            milliseconds += sum(int(duration.get()) for duration in durations if duration.isDefined())
+    except Exception:  # noqa: BLE001 - Py4J's, for a store of another version
+        return math.nan
+    return milliseconds / 1000
 
 
 def _is_limited(plan: str) -> bool:

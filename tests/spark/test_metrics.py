@@ -255,7 +255,7 @@ def test_a_task_that_fails_after_its_output_is_counted_once():
     """The second partition fails twice when all its rows are out; its third attempt is the one that counts."""
     told = in_a_session_of_its_own(
         """
-        import os, tempfile
+        import time
         from pyspark.sql import SparkSession
         from pyspark import TaskContext
         spark = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false").getOrCreate()
@@ -263,16 +263,19 @@ def test_a_task_that_fails_after_its_output_is_counted_once():
             yield from chunks
             context = TaskContext.get()
             if context.partitionId() == 1 and context.attemptNumber() < 2:
+                time.sleep(0.3)
                 raise RuntimeError("after everything")
         scored = si.predict(spark.range(1000).repartition(4), si.PythonModel(load_double), inputs="id", outputs="y long", road="map")
         with si.inference_run() as run:
             rows = scored.mapInArrow(fails_late, scored.schema).collect()
         print(json.dumps({"rows": len(rows), "total": run.summary["inference/rows_total"], "partitions": run.summary["inference/partitions_total"],
-            "failed": [action.failed_attempts for action in run.actions]}))
+            "failed": [action.failed_attempts for action in run.actions], "seconds": run.actions[0].failed_seconds, "remarks": run.remarks}))
         spark.stop()
         """
     )
-    assert told == {"rows": 1000, "total": 1000, "partitions": 4, "failed": [2]}
+    assert (told["rows"], told["total"], told["partitions"], told["failed"]) == (1000, 1000, 4, [2])
+    assert told["seconds"] >= 0.6
+    assert any("2 attempts at tasks failed after" in remark for remark in told["remarks"])
 
 
 def test_a_fetch_failure_that_runs_a_task_again_is_counted_once():

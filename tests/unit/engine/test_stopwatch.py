@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,21 +117,60 @@ def test_a_queue_that_was_never_used_has_no_time(clock: FakeClock) -> None:
     assert (meter.seconds, meter.mean_depth, meter.empty_fraction, meter.blocked_seconds) == (0, 0, 0, 0)
 
 
+@given(moves=st.lists(st.sampled_from(["put", "put after a wait", "take", "rest"]), max_size=60), restart=st.integers(0, 60))
+def test_the_figures_are_those_of_a_look_at_every_moment(moves: list[str], restart: int) -> None:
+    """Whatever comes and goes in whatever order, depth, empty time and waits are what counting second by second gives; also after a restart."""
+    clock, depth, seen, waited = FakeClock(), 0, [], 0
+    meter = QueueMeter(clock)
+    since_move: list[int] = []  # depths of the seconds after the last move, which are in no figure
+
+    def second() -> None:
+        clock.pass_by(1)
+        since_move.append(depth)
+
+    def moved() -> None:
+        seen.extend(since_move)
+        since_move.clear()
+
+    for number, move in enumerate(moves):
+        if number == restart:
+            meter.restart()
+            seen, waited = [], 0
+            since_move.clear()
+        if move == "rest":
+            second()
+        elif move == "take" and depth:
+            meter.got()
+            moved()
+            depth -= 1
+        elif move != "take":
+            begun = meter.putting()
+            if move == "put after a wait":
+                second()
+                waited += 1
+            meter.put(begun)
+            moved()
+            depth += 1
+    assert meter.seconds == len(seen)
+    assert meter.blocked_seconds == waited
+    if seen:
+        assert meter.mean_depth == pytest.approx(sum(seen) / len(seen))
+        assert meter.empty_fraction == pytest.approx(seen.count(0) / len(seen))
+        assert meter.full_fraction == pytest.approx(waited / len(seen))
+
+
 @given(depth=st.integers(1, 4), items=st.integers(0, 30))
 def test_the_read_ahead_tells_its_meter_of_every_item(depth: int, items: int) -> None:
-    """As many come out as went in, the depth stays within the queue's, and time is never negative: two threads share the meter."""
+    """As many puts as takings are told, the depth stays within the queue's, and time is never negative: two threads share the meter."""
     meter = QueueMeter()
-    moves: list[int] = []
-    move: Callable[[float, int], None] = meter._move
-
-    def noted(now: float, change: int) -> None:
-        moves.append(change)
-        move(now, change)
-
-    meter._move = noted  # type: ignore[method-assign]
+    told: list[str] = []
+    put, got = meter.put, meter.got
+    meter.put = lambda begun: (told.append("put"), put(begun))[1]  # type: ignore[method-assign]
+    meter.got = lambda: (told.append("got"), got())[1]  # type: ignore[method-assign]
     with read_ahead(iter(range(items)), depth, meter) as ahead:
         assert list(ahead) == list(range(items))
-    assert (moves.count(1), moves.count(-1)) == (items, items)
+    assert (told.count("put"), told.count("got")) == (items, items)
     assert 0 <= meter.mean_depth <= depth + 1
     assert 0 <= meter.empty_fraction <= 1
     assert meter.blocked_seconds >= 0
+    assert 0 <= meter.full_fraction <= 1
