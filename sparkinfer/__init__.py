@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sparkinfer.autologging import autolog
     from sparkinfer.config import InferenceConfig
     from sparkinfer.errors import (
+        BadRowsError,
         ConfigError,
         LoaderProcessError,
         MissingDependencyError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from sparkinfer.spark.udf import predict_udf
 
 __all__ = [
+    "BadRowsError",
     "ConfigError",
     "InferenceConfig",
     "InferenceRun",

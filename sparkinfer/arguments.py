@@ -151,19 +151,24 @@ def column_names(given: object, argument: str) -> tuple[str, ...]:
     return names
 
 
-def check_output_names(outputs: Sequence[OutputColumn], kept: Sequence[str]) -> None:
-    """Refuse an output that has the name of a kept column, as Spark compares names.
+def check_output_names(outputs: Sequence[OutputColumn], error_column: str | None, kept: Sequence[str]) -> None:
+    """Refuse an output, or an error column, that has the name of a kept column, as Spark compares names.
 
     Raises:
         SchemaError: names both.
     """
+    spelt = {name.lower(): name for name in kept}
     for column in outputs:
-        same = [name for name in kept if name.lower() == column.name.lower()]
-        if same:
-            msg = (
-                f"outputs declares {column.name!r}, but {same[0]!r} is a kept column: rename the output, or leave the column out with keep="
-            )
+        if column.name.lower() in spelt:
+            same = spelt[column.name.lower()]
+            msg = f"outputs declares {column.name!r}, but {same!r} is a kept column: rename the output, or leave the column out with keep="
             raise SchemaError(msg)
+    if error_column is not None and error_column.lower() in spelt:
+        msg = (
+            f"the error column {error_column!r} has the name of the kept column {spelt[error_column.lower()]!r}: say error_column='...' with "
+            "another name, or leave the column out with keep="
+        )
+        raise SchemaError(msg)
 
 
 def check_columns(names: Sequence[str], there: Sequence[str], argument: str) -> None:

@@ -38,6 +38,9 @@ class InferenceConfig:
         models_per_worker: models that one Python worker keeps loaded, the least recently used let go first;
             0 keeps none after its task.
         metrics: measure every partition and bring the figures back to the driver.
+        max_errors: with ``on_error="null"``, the bad rows that one partition may have; one more ends the job. ``None``: any number.
+        max_error_fraction: the same as a share of the rows that a partition has seen, 0 to 1; looked at from 100 rows on, and at the
+            partition's end.
 
     Raises:
         ConfigError: a value is out of its range; the message names the setting and the range.
@@ -57,6 +60,8 @@ class InferenceConfig:
     pin_memory: bool | Literal["auto"] = "auto"
     models_per_worker: int = 3
     metrics: bool = True
+    max_errors: int | None = None
+    max_error_fraction: float | None = None
 
     def __post_init__(self) -> None:
         """Check every value once, so that nobody downstream has to."""
@@ -68,6 +73,9 @@ class InferenceConfig:
             _at_least("max_records_per_batch", self.max_records_per_batch, 1)
         if self.threads is not None:
             _at_least("threads", self.threads, 1)
+        if self.max_errors is not None:
+            _at_least("max_errors", self.max_errors, 0)
+        _share("max_error_fraction", self.max_error_fraction)
         if not _is_text(self.device):
             msg = f"device is {self.device!r}, expected 'auto', 'cpu', 'cuda' or 'cuda:<number>'"
             raise ConfigError(msg)
@@ -100,6 +108,14 @@ def _is_text(value: object) -> bool:
 def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
         msg = f"{name} is {value!r}, expected {' or '.join(map(repr, allowed))}"
+        raise ConfigError(msg)
+
+
+def _share(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        msg = f"{name} is {value!r}, expected a number from 0 to 1"
         raise ConfigError(msg)
 
 

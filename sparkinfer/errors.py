@@ -14,7 +14,8 @@ Invariant: every message says what was expected, what came, where, and what to d
     ├── PreprocessError         the user's preprocess raised                         (worker)
     ├── LoaderProcessError      a loader process died                                (worker)
     ├── PredictError            the model raised, or gave back the wrong rows        (worker)
-    └── OutputError             what the model gave does not fit the declared output (worker)
+    ├── OutputError             what the model gave does not fit the declared output (worker)
+    └── BadRowsError            more rows are bad than was allowed                   (worker)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 __all__ = [
+    "BadRowsError",
     "ConfigError",
     "LoaderProcessError",
     "MissingDependencyError",
@@ -80,6 +82,10 @@ class PredictError(SparkInferError, RuntimeError):
 
 class OutputError(SparkInferError, ValueError):
     """What the model (or ``postprocess``) gave back does not fit the declared output columns."""
+
+
+class BadRowsError(SparkInferError, RuntimeError):
+    """More rows are bad than ``max_errors`` or ``max_error_fraction`` allows."""
 
 
 class SparkInferWarning(UserWarning):

@@ -58,8 +58,9 @@ def predict_local(
         preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
         postprocess: takes what the model gave, as arrays ``(rows, *shape)``, gives the output columns.
         on_null: ``"raise"``, ``"null"`` (a null prediction) or ``"pass"`` (the model gets the null).
-        on_error: ``"raise"``.
-        error_column: named here as in ``predict``; unused while ``on_error`` is ``"raise"``.
+        on_error: ``"raise"``: the first bad row is an error that names its place; ``"null"``: its outputs are null, and ``error_column``
+            says why.
+        error_column: the name of that column, ``struct<stage, type, message>``, null where the row is good.
         key: columns whose values an error names beside the row.
         config: settings; ``overrides`` are single settings by name and beat it.
         **overrides: fields of ``InferenceConfig``.
@@ -78,7 +79,6 @@ def predict_local(
         >>> si.predict_local(pd.DataFrame({"x": [1.0, 2.0]}), double, inputs="x", outputs="y double")["y"].tolist()
         [2.0, 4.0]
     """
-    del error_column
     settings = InferenceConfig.build(config, overrides)
     schema, batches = _open(data)
     columns = parse_outputs(outputs)
@@ -92,12 +92,13 @@ def predict_local(
         functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
         on_null=on_null,
         on_error=on_error,
+        error_column=error_column,
         config=settings,
     )
     check_columns(plan.inputs, schema.names, "inputs")
     check_columns(kept, schema.names, "keep")
     check_columns(plan.key, schema.names, "key")
-    check_output_names(columns, kept)
+    check_output_names(columns, plan.error_column, kept)
     check_input_types(plan, {name: schema.field(name).type for name in plan.inputs})
     scored = run_partition(plan, batches, files=lambda: local_files(plan.model), cpus=os.cpu_count() or 1)
     return _close(data, schema, plan, scored)
@@ -165,6 +166,6 @@ def _close(data: Any, schema: pa.Schema, plan: PartitionPlan, scored: Iterator[p
         return table
     position = {str(name): number for number, name in enumerate(data.columns)}
     kept = data.iloc[:, [position[name] for name in plan.keep]]  # a kept column comes back as it was, dtype and all
-    added = table.select([column.name for column in plan.outputs]).to_pandas(integer_object_nulls=True)  # no integer becomes a float
+    added = table.select(plan.output_schema.names).to_pandas(integer_object_nulls=True)  # no integer becomes a float
     added.index = data.index
     return pd.concat([kept, added], axis=1)

@@ -122,6 +122,7 @@ class PartitionMetrics:
         wall_seconds: from its first to its last step.
         rows: rows put out.
         scored_rows: rows that the model saw.
+        bad_rows: rows that have a reason and no prediction, by stage and type, such as ``{"preprocess ValueError": 3}``.
         batches: model calls.
         chunks: what Spark sent, in number.
         chunk_rows_max: the largest chunk's rows.
@@ -159,6 +160,7 @@ class PartitionMetrics:
     wall_seconds: float
     rows: int = 0
     scored_rows: int = 0
+    bad_rows: Mapping[str, int] = field(default_factory=dict)
     batches: int = 0
     chunks: int = 0
     chunk_rows_max: int = 0
@@ -187,6 +189,7 @@ class PartitionMetrics:
     def flat(self) -> dict[str, str | int | float | None]:
         """Give the record as one line of a table: stages as ``<stage>_seconds``, gauges by name; what is not finite is ``None``."""
         told: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, (str, int, float))}
+        told["bad_rows"] = sum(self.bad_rows.values())
         told.update({f"{stage}_seconds": seconds for stage, seconds in self.stages.items()})
         told.update({f"producer_{stage}_seconds": seconds for stage, seconds in self.producer.items()})
         if self.latency.total:
@@ -201,7 +204,7 @@ class PartitionMetrics:
         values: dict[str, Any] = {known.name: getattr(self, known.name) for known in fields(self)}
         values["latency"] = sorted(self.latency.counts.items())
         values["series"] = [asdict(one) for one in self.series]
-        values["gauges"] = dict(self.gauges)
+        values["gauges"], values["bad_rows"] = dict(self.gauges), dict(self.bad_rows)
         values["quality"] = self.quality.told() if self.quality is not None else None
         for name in ("stages", "producer"):
             values[name] = {stage: round(seconds, 6) for stage, seconds in values[name].items()}
@@ -293,6 +296,7 @@ def _totals(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
     figures: dict[str, float] = {
         "inference/rows_total": rows,
         "inference/scored_rows_total": sum(record.scored_rows for record in partitions),
+        "inference/bad_rows_total": sum(sum(record.bad_rows.values()) for record in partitions),
         "inference/batches_total": sum(record.batches for record in partitions),
         "inference/partitions_total": len({record.partition for record in partitions}),
         "inference/bytes_in_total": sum(record.bytes_in for record in partitions),

@@ -49,9 +49,22 @@ def plan_partition(
     functions: Functions,
     on_null: str,
     on_error: str,
+    error_column: str = "error",
     config: InferenceConfig,
 ) -> PartitionPlan:
     """Check and freeze everything but the data's own schema.
+
+    Args:
+        model: describes itself.
+        inputs: as the user gave it.
+        outputs: the columns that are added, without the error column.
+        keep: the columns that come back.
+        key: columns for messages.
+        functions: the user's.
+        on_null: a policy.
+        on_error: a policy.
+        error_column: the name of the column for reasons; it counts only where ``on_error`` is ``"null"``.
+        config: the settings.
 
     Raises:
         ConfigError: an argument or a function is wrong.
@@ -59,10 +72,10 @@ def plan_partition(
     """
     style, bindings = parse_inputs(inputs)
     _one_of("on_null", on_null, ("raise", "null", "pass"))
-    if on_error != "raise":
-        msg = f"on_error is {on_error!r}, expected 'raise' (this version knows no other)"
-        raise ConfigError(msg)
-    prepare = _prepare(style, bindings, functions, on_null)
+    _one_of("on_error", on_error, ("raise", "null"))
+    _check_limits(on_error, config)
+    tolerant = on_error == "null"
+    prepare = _prepare(style, bindings, functions, on_null, tolerant=tolerant)
     described = _described(model)
     _check_batch_size(described, config.batch_size)
     if not prepare.function:
@@ -79,6 +92,7 @@ def plan_partition(
         key=() if key is None else column_names(key, "key"),
         on_null=_null_policy(on_null),
         config=config,
+        error_column=_error_column(error_column, outputs) if tolerant else None,
     )
 
 
@@ -94,7 +108,25 @@ def _described(model: object) -> ModelPlan:
     raise ConfigError(msg)
 
 
-def _prepare(style: Style, bindings: tuple[Binding, ...], functions: Functions, on_null: str) -> Prepare:
+def _check_limits(on_error: str, config: InferenceConfig) -> None:
+    """Refuse limits that would limit nothing."""
+    for name in ("max_errors", "max_error_fraction"):
+        if on_error == "raise" and getattr(config, name) is not None:
+            msg = f"{name}={getattr(config, name)} counts bad rows, but on_error='raise' ends the job at the first: say on_error='null'"
+            raise ConfigError(msg)
+
+
+def _error_column(name: object, outputs: Sequence[OutputColumn]) -> str:
+    if not isinstance(name, str) or not name:
+        msg = f"error_column is {name!r}, expected a column name"
+        raise ConfigError(msg)
+    if name.lower() in (column.name.lower() for column in outputs):
+        msg = f"the error column {name!r} has the name of an output: say error_column='...' with another one"
+        raise ConfigError(msg)
+    return name
+
+
+def _prepare(style: Style, bindings: tuple[Binding, ...], functions: Functions, on_null: str, *, tolerant: bool) -> Prepare:
     if functions.preprocess is not None and functions.preprocess_batch is not None:
         msg = "preprocess (one row) and preprocess_batch (a batch) are both given: give one of them"
         raise ConfigError(msg)
@@ -114,6 +146,7 @@ def _prepare(style: Style, bindings: tuple[Binding, ...], functions: Functions, 
         per_row=per_row,
         traceable=_is_traceable(function),
         nulls="pass" if on_null == "pass" else "refuse",
+        tolerant=tolerant,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -107,6 +108,14 @@ class InferenceRun:
         import pandas as pd  # noqa: PLC0415 - most runs are read from their summary
 
         return pd.DataFrame([record.flat() for record in self.metrics.partitions])
+
+    @property
+    def bad_rows(self) -> dict[str, int]:
+        """Rows of that action that have a reason and no prediction, by stage and type, such as ``{"preprocess ValueError": 37}``."""
+        counted: Counter[str] = Counter()
+        for record in self.metrics.partitions:
+            counted.update(record.bad_rows)
+        return dict(counted.most_common())
 
     @property
     def confusion(self) -> pd.DataFrame | None:

@@ -119,7 +119,7 @@ def _batches(reader: _Reader, prepare: Any, config: InferenceConfig, meter: Queu
     names: tuple[str, ...] = ()
     specs: Specs = ()
     while (first := reader.pull()) is not None:
-        if isinstance(first.inputs, Failure) or not first.batch.data.num_rows:
+        if isinstance(first.inputs, Failure) or not first.inputs.arrays:
             yield first
             continue
         names = names or tuple(first.inputs.arrays)
@@ -136,6 +136,12 @@ def _batches(reader: _Reader, prepare: Any, config: InferenceConfig, meter: Queu
             yield Fed(first.batch, traced.failure(error))
             continue
         yield from _Segment(reader, first, names, specs, meter).run(pipeline, traced)
+
+
+def _rows(item: Fed) -> int:
+    """Count the rows that the model is to see: none of an empty batch, nor of one whose rows are all bad."""
+    rows: int = item.batch.data.num_rows
+    return rows - len(getattr(item.inputs, "bad", ()))
 
 
 def _renamed(came: list[str], expected: list[str]) -> Failure:
@@ -177,7 +183,7 @@ class _Segment:
             made = self._next(iterator, traced)
         try:
             while made is not None:
-                while not self._passed[0].batch.data.num_rows:
+                while not _rows(self._passed[0]):
                     yield self._passed.popleft()
                 self._meter.got()
                 yield Fed(self._passed.popleft().batch, made)
@@ -197,9 +203,9 @@ class _Segment:
             if traced is None or not self._passed:
                 raise
             return traced.failure(error)
-        item = next(item for item in list(self._passed) if item.batch.data.num_rows)  # a copy: the other thread appends
+        item = next(item for item in list(self._passed) if _rows(item))  # a copy: the other thread appends
         if traced is not None:
-            return traced.inputs(element, item.batch.data.num_rows)
+            return traced.inputs(element, _rows(item), cast("Inputs", item.inputs).bad)
         return replace(cast("Inputs", item.inputs), arrays=dict(zip(self._names, element, strict=True)))
 
     def elements(self) -> Iterator[tuple[np.ndarray, ...]]:
@@ -209,7 +215,7 @@ class _Segment:
                 self._reader.push_back(item)
                 return
             self._passed.append(item)
-            if item.batch.data.num_rows:
+            if _rows(item):
                 begun = self._meter.putting()
                 yield tuple(item.inputs.arrays[name] for name in self._names)
                 self._meter.put(begun)  # the generator rested while what is ready filled the pipeline
@@ -220,7 +226,7 @@ class _Segment:
                 return
 
     def _fits(self, item: Fed) -> bool:
-        if not item.batch.data.num_rows:
+        if not _rows(item):
             return True
         arrays: Mapping[str, np.ndarray] = getattr(item.inputs, "arrays", {})
         return set(arrays) == set(self._names) and all(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
 
-from sparkinfer.engine.batch import Failure, Fault, Inputs, Style
+from sparkinfer.engine.batch import BadRow, Failure, Fault, Inputs, Style
 from sparkinfer.errors import PreprocessError
 
 __all__ = ["TracedFunction"]
@@ -65,8 +65,8 @@ class TracedFunction:
     def _call(self, *values: Any) -> Any:
         return self.function(**dict(zip(self.names, values, strict=True))) if self.style == "named" else self.function(*values)
 
-    def inputs(self, made: Any, rows: int) -> Inputs | Failure:
-        """Give the model's inputs: one tensor, a tuple, or a dict, as the function gave them."""
+    def inputs(self, made: Any, rows: int, bad: tuple[BadRow, ...] = ()) -> Inputs | Failure:
+        """Give the model's inputs: one tensor, a tuple, or a dict, as the function gave them; without the batch's bad rows."""
         if isinstance(made, Mapping):
             inputs = Inputs("named", {str(name): tensor for name, tensor in made.items()})
         elif isinstance(made, (tuple, list)):
@@ -78,7 +78,7 @@ class TracedFunction:
             if not tensor.shape.rank or tensor.shape[0] != rows:
                 found = f"{tensor.shape[0]} rows" if tensor.shape.rank else "a scalar"
                 return Failure(PreprocessError, f"{self.what} was given {rows} rows and gave back {found} for input {name!r}")
-        return inputs
+        return replace(inputs, bad=bad)
 
     def failure(self, error: Exception) -> Failure:
         """Tell what went wrong in the function, without TensorFlow's names of nodes."""

@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from sparkinfer.backends.torch_values import to_tensor
-from sparkinfer.engine.batch import Batch, Failure, Fault, Fed, Inputs
+from sparkinfer.engine.batch import BadRow, Batch, Failure, Fault, Fed, Inputs
 from sparkinfer.engine.lifeline import Lifeline, loader_context
 from sparkinfer.errors import LoaderProcessError
 from sparkinfer.pickling import dumps, loads
@@ -64,7 +64,7 @@ class _Prepare:
         """Not known."""
         raise TypeError
 
-    def __getitems__(self, rows: pa.RecordBatch | bytes) -> tuple[str, dict[str, Any], dict[str, float]] | Failure:
+    def __getitems__(self, rows: pa.RecordBatch | bytes) -> tuple[str, dict[str, Any], dict[str, float], tuple[BadRow, ...]] | Failure:
         """Make one model call's inputs; as a tuple, in which torch finds the tensors that it is to pin."""
         if isinstance(rows, bytes):
             with pa.ipc.open_stream(pa.py_buffer(rows)) as reader:
@@ -77,7 +77,7 @@ class _Prepare:
             arrays = {name: array if _is_text(array) else to_tensor(array) for name, array in inputs.arrays.items()}
         except Fault as fault:
             return Failure.of(fault)
-        return inputs.style, arrays, {**inputs.seconds, "transfer": time.perf_counter() - begun}
+        return inputs.style, arrays, {**inputs.seconds, "transfer": time.perf_counter() - begun}, inputs.bad
 
 
 def _revive(pickled: bytes) -> _Prepare:

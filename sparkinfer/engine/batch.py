@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from sparkinfer.errors import SparkInferError
 
+_LONGEST_MESSAGE = 2000  # some frameworks tell the whole model
 _NOT_THE_USERS = re.compile(r"/sparkinfer/(engine|backends|spark)/|/site-packages/|/dist-packages/|/lib/python3|^<frozen")
 
-__all__ = ["Batch", "Failure", "Fault", "Fed", "Inputs", "Style"]
+__all__ = ["BadRow", "Batch", "Failure", "Fault", "Fed", "Inputs", "Style"]
 
 Style = Literal["single", "positional", "named"]
 
@@ -52,17 +53,21 @@ class Inputs:
         arrays: by name, in order; each ``(rows, *shape)``, NumPy arrays or (after a feed) tensors of the backend. Text is an
             object array of ``str``, bytes an object array of ``bytes``.
         seconds: how long each producer stage was at work on them, where it was measured.
+        bad: rows of the batch that are in no array, where ``on_error="null"``.
     """
 
     style: Style
     arrays: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    bad: tuple[BadRow, ...] = ()
 
 
 class Fault(Exception):  # noqa: N818 - never leaves the library: it becomes the public error that it names
     """A fault inside one batch, told in the batch's own terms; the loop adds partition and row and raises ``kind``."""
 
-    def __init__(self, kind: type[SparkInferError], text: str, *, column: str | None = None, row: int | None = None) -> None:
+    def __init__(
+        self, kind: type[SparkInferError], text: str, *, column: str | None = None, row: int | None = None, stage: str | None = None
+    ) -> None:
         """Keep what happened.
 
         Args:
@@ -70,12 +75,17 @@ class Fault(Exception):  # noqa: N818 - never leaves the library: it becomes the
             text: what was expected, what came, and what to do; without the place.
             column: the input column, if one is to blame.
             row: the row within the batch, from 0, if one is to blame.
+            stage: where it happened, if ``kind`` does not say so.
         """
         super().__init__(text)
         self.kind = kind
         self.text = text
         self.column = column
         self.row = row
+        self.stage = stage or _STAGES.get(kind.__name__, "predict")
+
+
+_STAGES = {"SchemaError": "decode", "PreprocessError": "preprocess", "PredictError": "predict", "OutputError": "encode"}
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,8 @@ class Failure:
         cause: the first cause's traceback as text, or nothing.
         raised_in: the innermost lines of the user's own code, as ``helper (job.py:14), called from prepare (job.py:16)``, or nothing. Spark
             drops chained causes from what the driver shows, so the message itself has to say it.
+        stage: where it happened: decode, preprocess, predict, postprocess or encode.
+        type: of the first cause, such as ``ValueError``; where there is none, of the public error.
     """
 
     kind: type[SparkInferError]
@@ -98,13 +110,41 @@ class Failure:
     row: int | None = None
     cause: str = ""
     raised_in: str = ""
+    stage: str = "preprocess"
+    type: str = ""
 
     @classmethod
     def of(cls, fault: Fault) -> Failure:
         """Turn a caught fault, and what it was raised from, into data."""
         first = fault.__cause__
         cause = "".join(traceback.format_exception(first)) if first is not None else ""
-        return cls(fault.kind, fault.text, fault.column, fault.row, cause, _raised_in(first))
+        named = type(first) if first is not None else fault.kind
+        return cls(fault.kind, fault.text, fault.column, fault.row, cause, _raised_in(first), fault.stage, named.__name__)
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row without a prediction, and why: what the error column says of it.
+
+    Attributes:
+        row: the row within the batch, from 0.
+        stage: decode, preprocess, predict, postprocess or encode.
+        type: of the first cause, such as ``ValueError``.
+        message: what happened; at most 2,000 characters.
+    """
+
+    row: int
+    stage: str
+    type: str
+    message: str
+
+    @classmethod
+    def of(cls, failure: Failure, row: int) -> BadRow:
+        """Take the reason from a failure."""
+        column = f" (column {failure.column!r})" if failure.column is not None else ""
+        raised_in = f". Raised in {failure.raised_in}" if failure.raised_in else ""
+        message = f"{failure.text}{column}{raised_in}"
+        return cls(row, failure.stage, failure.type or failure.kind.__name__, message[:_LONGEST_MESSAGE])
 
 
 def _raised_in(error: BaseException | None) -> str:

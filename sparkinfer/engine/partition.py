@@ -13,27 +13,27 @@ threads that it started are joined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
+import numpy as np
 import pyarrow as pa
 
-from sparkinfer.engine.batch import Batch, Failure, Fault, Inputs
+from sparkinfer.engine.batch import BadRow, Batch, Failure, Fault, Inputs
 from sparkinfer.engine.columns import bad_nulls, describe_null
 from sparkinfer.engine.encode import OutputColumn, check_rows, encode_outputs
+from sparkinfer.engine.isolate import ERROR_TYPE, assemble, by_halves
 from sparkinfer.engine.model_cache import process_models
 from sparkinfer.engine.rebatch import Regroup, rebatch
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder
-from sparkinfer.errors import OutputError, Place, PredictError, SchemaError
+from sparkinfer.errors import BadRowsError, OutputError, Place, PredictError, SchemaError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from sparkinfer.config import InferenceConfig
     from sparkinfer.engine.contracts import Backend, LoadedModel, ModelPlan
     from sparkinfer.engine.prepare import Prepare
@@ -42,6 +42,7 @@ __all__ = ["OnNull", "PartitionPlan", "backend_named", "run_partition"]
 
 OnNull = Literal["raise", "null", "pass"]
 Files = Mapping[str, "str | bytes"]
+_ROWS_FOR_A_SHARE = 100  # before, one bad row would be a large share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ class PartitionPlan:
         key: columns whose values an error names beside the row.
         on_null: what a null in an input column means.
         config: the settings.
+        error_column: the column that says why a row has no prediction; ``None``: the first bad row ends the partition.
     """
 
     model: ModelPlan
@@ -67,6 +69,7 @@ class PartitionPlan:
     key: tuple[str, ...]
     on_null: OnNull
     config: InferenceConfig
+    error_column: str | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -81,7 +84,8 @@ class PartitionPlan:
     @property
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the columns that are added."""
-        return pa.schema([pa.field(column.name, column.type) for column in self.outputs])
+        fields = [pa.field(column.name, column.type) for column in self.outputs]
+        return pa.schema(fields if self.error_column is None else [*fields, pa.field(self.error_column, ERROR_TYPE)])
 
 
 def backend_named(name: str) -> Backend:
@@ -114,6 +118,7 @@ def run_partition(
     Raises:
         SchemaError, PreprocessError, PredictError, OutputError: a row or a batch is bad; the message has column, partition and row.
         ModelLoadError: the model cannot be loaded here.
+        BadRowsError: more rows are bad than the settings allow.
     """
     where = _Where(plan, partition)
     regroup = Regroup(plan.keep, plan.output_schema)
@@ -142,10 +147,11 @@ def run_partition(
         recorder.lap("model_load")  # and all that comes before the first batch: the framework's import, loader processes
         for batch, inputs in fed:
             recorder.lap("input_wait")
-            predictions = _predict(plan, model, batch, inputs, where, recorder) if batch.data.num_rows else []
+            predictions = _predict(model, batch, inputs, where, recorder) if batch.data.num_rows else []
             yield from _put_out(regroup.add(predictions), recorder)  # 7 yield
         recorder.lap("input_wait")  # for the end of the source
         recorder.device_peak(model.device_peak_bytes)
+    where.check_allowed(ended=True)
     recorder.lap("other")  # what the feed and the cache did on leaving
     yield from _put_out(regroup.finish(), recorder)
 
@@ -158,25 +164,51 @@ def _put_out(chunks: Iterator[pa.RecordBatch], recorder: NoRecorder) -> Iterator
         recorder.lap("output_wait")
 
 
-def _predict(
-    plan: PartitionPlan, model: LoadedModel, batch: Batch, inputs: Inputs | Failure, where: _Where, recorder: NoRecorder
-) -> list[pa.Array]:
+def _predict(model: LoadedModel, batch: Batch, inputs: Inputs | Failure, where: _Where, recorder: NoRecorder) -> list[pa.Array]:
+    plan = where.plan
+    rows = batch.data.num_rows
+    if isinstance(inputs, Failure) and plan.error_column is not None:
+        inputs = plan.prepare(batch.data)  # what prepares whole batches (tf.data) cannot tell which row it was; this can
     if isinstance(inputs, Failure):
         where.fail(batch, inputs)
-    rows = batch.data.num_rows
-    recorder.batch(rows, inputs.seconds)
+    recorder.batch(rows - len(inputs.bad), inputs.seconds)
+    if plan.error_column is not None:
+        return _isolated(model, batch, inputs, where, recorder)
     try:
-        result = _call(model, inputs)  # 4 predict
-        recorder.lap("compute")
-        check_rows(result, rows)
-        if plan.postprocess:
-            result = _postprocess(plan.postprocess, result)  # 5 postprocess
-            check_rows(result, rows)
-            recorder.lap("postprocess")
-        encoded = encode_outputs(result, plan.outputs, rows)  # 6 encode
-        recorder.lap("encode")
+        return _score(plan, model, inputs, rows, recorder)
     except Fault as fault:
         where.fail(batch, Failure.of(fault), fault)
+
+
+def _isolated(model: LoadedModel, batch: Batch, inputs: Inputs, where: _Where, recorder: NoRecorder) -> list[pa.Array]:
+    """Score the rows that can be scored, and say of the others why they cannot."""
+    plan, rows = where.plan, batch.data.num_rows
+    fed = np.delete(np.arange(rows), [one.row for one in inputs.bad])
+
+    def score(start: int, stop: int) -> list[pa.Array]:
+        whole = stop - start == len(fed)
+        some = inputs if whole else replace(inputs, arrays={name: array[start:stop] for name, array in inputs.arrays.items()})
+        return _score(plan, model, some, stop - start, recorder)
+
+    pieces, faults = by_halves(score, len(fed))
+    bad = [*inputs.bad, *(BadRow.of(Failure.of(fault), int(fed[row])) for row, fault in faults)]
+    where.count(batch, bad)
+    recorder.bad_rows(bad)
+    encoded = assemble(pieces, [column.type for column in plan.outputs], rows, bad)
+    recorder.lap("encode")
+    return encoded
+
+
+def _score(plan: PartitionPlan, model: LoadedModel, inputs: Inputs, rows: int, recorder: NoRecorder) -> list[pa.Array]:
+    result = _call(model, inputs)  # 4 predict
+    recorder.lap("compute")
+    check_rows(result, rows)
+    if plan.postprocess:
+        result = _postprocess(plan.postprocess, result)  # 5 postprocess
+        check_rows(result, rows)
+        recorder.lap("postprocess")
+    encoded = encode_outputs(result, plan.outputs, rows)  # 6 encode
+    recorder.lap("encode")
     return encoded
 
 
@@ -194,7 +226,7 @@ def _postprocess(pickled: bytes, result: Any) -> Any:
     try:
         return function(result)
     except Exception as error:
-        raise Fault(OutputError, f"postprocess raised {type(error).__name__}: {error}") from error
+        raise Fault(OutputError, f"postprocess raised {type(error).__name__}: {error}", stage="postprocess") from error
 
 
 @lru_cache(maxsize=16)
@@ -209,17 +241,21 @@ class _FirstCause(Exception):  # noqa: N818 - carries a traceback from another p
         return f"\n\n{self.args[0]}"
 
 
-@dataclass(frozen=True)
 class _Where:
-    """Turns what happened in a batch into the public error, with its place in the partition."""
+    """Knows where in the partition a batch is: makes the public errors, with their places, and counts the bad rows."""
 
-    plan: PartitionPlan
-    partition: int | None
+    def __init__(self, plan: PartitionPlan, partition: int | None) -> None:
+        """Begin, with nothing bad."""
+        self.plan = plan
+        self.partition = partition
+        self._rows = 0
+        self._bad = 0
+        self._last = ""
 
     def unscored(self, data: pa.RecordBatch, first_row: int) -> np.ndarray | None:
         """Find the rows of a chunk that the model is not to see, by ``on_null``."""
-        if self.plan.on_null == "pass":
-            return None
+        if self.plan.on_null == "pass" or (self.plan.on_null == "raise" and self.plan.error_column is not None):
+            return None  # in the second case a null makes a bad row, which is found where all others are
         masks = [(name, mask) for name in self.plan.inputs if (mask := bad_nulls(_column(data, name))) is not None]
         if not masks:
             return None
@@ -236,6 +272,36 @@ class _Where:
             f"on_null='null' (a null prediction for that row) or on_null='pass' (the model gets it)"
         )
         raise SchemaError(msg)
+
+    def count(self, batch: Batch, bad: Sequence[BadRow]) -> None:
+        """Count a batch's bad rows.
+
+        Raises:
+            BadRowsError: they are too many now.
+        """
+        self._rows += batch.data.num_rows
+        if bad:
+            self._bad += len(bad)
+            place = Place(partition=self.partition, row=int(batch.rows[bad[-1].row]), key=self._key(batch.data, bad[-1].row))
+            self._last = f"{bad[-1].type} in {bad[-1].stage}, at {place}: {bad[-1].message}"
+            self.check_allowed()
+
+    def check_allowed(self, *, ended: bool = False) -> None:
+        """Refuse to go on where too many rows are bad; a share says something from some rows on, or at the end.
+
+        Raises:
+            BadRowsError: names the figures and the last bad row.
+        """
+        config = self.plan.config
+        share = self._bad / self._rows if self._rows >= _ROWS_FOR_A_SHARE or (ended and self._rows) else 0.0
+        if config.max_errors is not None and self._bad > config.max_errors:
+            limit = f"max_errors={config.max_errors}"
+        elif config.max_error_fraction is not None and share > config.max_error_fraction:
+            limit = f"max_error_fraction={config.max_error_fraction}"
+        else:
+            return
+        msg = f"{self._bad} of the first {self._rows} rows of partition {self.partition} are bad, more than {limit} allows. The last was a {self._last}"
+        raise BadRowsError(msg)
 
     def fail(self, batch: Batch, failure: Failure, fault: Fault | None = None) -> NoReturn:
         """Raise the public error for ``failure``, chained to the first cause."""

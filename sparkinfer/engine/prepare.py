@@ -2,31 +2,31 @@
 
 Runs on: worker, on the read-ahead thread or in a loader process.
 
-Invariant: what comes out has one row for each row that went in, in order; what the user's function raises comes out as a
-``Failure`` with the row, and never as an exception.
+Invariant: what comes out has one row for each row that went in, in order, but for those that it names as bad; what the user's function
+raises comes out as a ``Failure`` with the row, or as a bad row, and never as an exception.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
+import pyarrow as pa
 
-from sparkinfer.engine.batch import Failure, Fault, Inputs, Style
-from sparkinfer.engine.columns import conform, decode, decode_rows, stack_rows
+from sparkinfer.engine.batch import BadRow, Failure, Fault, Inputs, Style
+from sparkinfer.engine.columns import bad_nulls, conform, decode, decode_rows, describe_null, stack_rows
 from sparkinfer.engine.conform import is_ragged
+from sparkinfer.engine.isolate import separate
 from sparkinfer.engine.stopwatch import Stopwatch
-from sparkinfer.errors import PreprocessError
+from sparkinfer.errors import PreprocessError, SchemaError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from sparkinfer.schema import TensorSpec
 
 __all__ = ["Binding", "Prepare"]
@@ -57,7 +57,8 @@ class Prepare:
         function: the user's ``preprocess`` or ``preprocess_batch``, pickled; empty if there is none.
         per_row: ``function`` takes one row.
         traceable: ``function`` is a ``tf.function``.
-        nulls: ``"refuse"``: no null arrives here; ``"pass"``: they are handed on.
+        nulls: ``"refuse"``: no null arrives here, or a row with one is bad; ``"pass"``: they are handed on.
+        tolerant: a bad row is left out and named, and its batch goes on without it.
     """
 
     style: Style
@@ -66,6 +67,7 @@ class Prepare:
     per_row: bool = False
     traceable: bool = False
     nulls: Literal["refuse", "pass"] = "refuse"
+    tolerant: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -85,29 +87,72 @@ class Prepare:
 
     def __call__(self, data: pa.RecordBatch) -> Inputs | Failure:
         """Make the inputs of ``data``; no rows give no arrays."""
-        try:
-            if not data.num_rows:
-                return Inputs(self.style)
-            watch = Stopwatch()
-            if not self.function:
-                made = self._decode(data)
-                watch.lap("decode")
-            elif self.per_row:
-                made = self._each_row(data, watch)
-            else:
-                made = self._whole_batch(data, watch)
-            conformed = self._conform(made)
-            watch.lap("collate")
-            return replace(conformed, seconds=watch.seconds)
-        except Fault as fault:
-            return Failure.of(fault)
+        watch = Stopwatch()
+        row_by_row = bool(self.function) and self.per_row
+        return self._guarded(data, lambda rows: self._make(rows, watch), watch, row_by_row=row_by_row)
 
     def columns(self, data: pa.RecordBatch) -> Inputs | Failure:
         """Decode only: for the feed that runs the user's function itself."""
+        return self._guarded(data, self._decode, Stopwatch(), row_by_row=False)
+
+    def _guarded(
+        self, data: pa.RecordBatch, make: Callable[[pa.RecordBatch], Inputs], watch: Stopwatch, *, row_by_row: bool
+    ) -> Inputs | Failure:
         try:
-            return self._decode(data) if data.num_rows else Inputs(self.style)
+            if not data.num_rows:
+                return Inputs(self.style)
+            made = self._without_bad_rows(data, make, watch, row_by_row=row_by_row) if self.tolerant else make(data)
+            return replace(made, seconds=watch.seconds)
         except Fault as fault:
             return Failure.of(fault)
+
+    def _make(self, data: pa.RecordBatch, watch: Stopwatch) -> Inputs:
+        if not self.function:
+            made = self._decode(data)
+            watch.lap("decode")
+        elif self.per_row:
+            made = _stacked([inputs for _, inputs in self._each_row(data, watch)])
+        else:
+            made = self._whole_batch(data, watch)
+        conformed = self._conform(made)
+        watch.lap("collate")
+        return conformed
+
+    def _without_bad_rows(
+        self, data: pa.RecordBatch, make: Callable[[pa.RecordBatch], Inputs], watch: Stopwatch, *, row_by_row: bool
+    ) -> Inputs:
+        """Make the inputs of the rows that are fine, each row's function called once, and name the others."""
+        bad = self._null_rows(data) if self.nulls == "refuse" else []
+        rows = np.delete(np.arange(data.num_rows), [one.row for one in bad])
+        chosen = _taker(data, make)
+        if row_by_row and len(rows):
+            faults: dict[int, Fault] = {}
+            called = {int(rows[number]): inputs for number, inputs in self._each_row(_take(data, rows), watch, faults)}
+            bad += [BadRow.of(Failure.of(fault), int(rows[number])) for number, fault in faults.items()]
+            rows = np.array(list(called), dtype=np.intp)
+
+            def chosen(some: np.ndarray) -> Inputs:
+                return self._conform(_stacked([called[int(row)] for row in some]))
+
+        made: Inputs | None = None
+        if len(rows):
+            try:
+                made = chosen(rows)
+            except Fault as fault:
+                made, more = separate(chosen, rows, fault)
+                bad += more
+            watch.lap("collate")
+        return replace(made or Inputs(self.style), bad=tuple(sorted(bad, key=lambda one: one.row)))
+
+    def _null_rows(self, data: pa.RecordBatch) -> list[BadRow]:
+        bad: dict[int, BadRow] = {}
+        for name in dict.fromkeys(binding.column for binding in self.bindings):
+            column = data.column(data.schema.get_field_index(name))
+            mask = bad_nulls(column)
+            for row in np.flatnonzero(mask).tolist() if mask is not None else ():
+                fault = Fault(SchemaError, describe_null(column, row), column=name)
+                bad.setdefault(row, BadRow.of(Failure.of(fault), row))
+        return list(bad.values())
 
     def _decode(self, data: pa.RecordBatch) -> Inputs:
         ragged = bool(self.function)
@@ -124,26 +169,57 @@ class Prepare:
                 arrays[binding.name] = array
         return Inputs(style, arrays)
 
-    def _each_row(self, data: pa.RecordBatch, watch: Stopwatch) -> Inputs:
-        function = _function(self.function)
-        columns = [decode_rows(data.column(data.schema.get_field_index(binding.column)), binding.column) for binding in self.bindings]
-        names = [binding.name for binding in self.bindings]
-        blamed = self.bindings[0].column if len(self.bindings) == 1 else None
+    def _each_row(self, data: pa.RecordBatch, watch: Stopwatch, faults: dict[int, Fault] | None = None) -> Iterator[tuple[int, Inputs]]:
+        """Call the user's function for each row; where ``faults`` is given, what a row raises goes there, and the next row comes."""
+        values = list(self._row_values(data, faults))
         watch.lap("decode")
-        rows: list[Inputs] = []
-        for number, values in enumerate(zip(*columns, strict=True)):
+        first: Inputs | None = None
+        for number, given in values:
             try:
-                made = function(**dict(zip(names, values, strict=True))) if self.style == "named" else function(*values)
-            except Exception as error:
-                raise _user_fault(error, "preprocess", column=blamed, row=number) from error
-            row = self._by_name(made)
-            if rows and (row.style != rows[0].style or list(row.arrays) != list(rows[0].arrays)):
-                text = f"preprocess gave {_told(row)} here, and {_told(rows[0])} for the batch's first row: give the same for every row"
-                raise Fault(PreprocessError, text, column=blamed, row=number)
-            rows.append(row)
+                made = self._one_row(given, number, first)
+            except Fault as fault:
+                if faults is None:
+                    raise
+                faults[number] = fault
+            else:
+                first = first or made
+                yield number, made
         watch.lap("preprocess")
-        first = rows[0]
-        return Inputs(first.style, {name: stack_rows([row.arrays[name] for row in rows], name) for name in first.arrays})
+
+    def _one_row(self, given: tuple[object, ...], number: int, first: Inputs | None) -> Inputs:
+        function = _function(self.function)
+        blamed = self.bindings[0].column if len(self.bindings) == 1 else None
+        try:
+            if self.style == "named":
+                made = function(**dict(zip((binding.name for binding in self.bindings), given, strict=True)))
+            else:
+                made = function(*given)
+        except Exception as error:
+            raise _user_fault(error, "preprocess", column=blamed, row=number) from error
+        row = self._by_name(made)
+        if first is not None and (row.style != first.style or list(row.arrays) != list(first.arrays)):
+            text = f"preprocess gave {_told(row)} here, and {_told(first)} for the batch's first row: give the same for every row"
+            raise Fault(PreprocessError, text, column=blamed, row=number)
+        return row
+
+    def _row_values(self, data: pa.RecordBatch, faults: dict[int, Fault] | None) -> Iterator[tuple[int, tuple[object, ...]]]:
+        def read(rows: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
+            columns = [decode_rows(rows.column(rows.schema.get_field_index(binding.column)), binding.column) for binding in self.bindings]
+            return zip(*columns, strict=True)
+
+        try:
+            whole = list(read(data))
+        except Fault:
+            if faults is None:
+                raise
+        else:
+            yield from enumerate(whole)
+            return
+        for number in range(data.num_rows):
+            try:
+                yield number, next(read(data.slice(number, 1)))
+            except Fault as fault:
+                faults[number] = fault
 
     def _whole_batch(self, data: pa.RecordBatch, watch: Stopwatch) -> Inputs:
         function = _function(self.function)
@@ -223,6 +299,20 @@ def _check_fresh(arrays: Mapping[str, Any]) -> None:
 def _function(pickled: bytes) -> Callable[..., Any]:
     """Unpickle once a process, so that what a function keeps in its globals lives over tasks."""
     return cast("Callable[..., Any]", loads(pickled, "preprocess"))
+
+
+def _stacked(rows: Sequence[Inputs]) -> Inputs:
+    """Lay what the function gave for each row side by side."""
+    first = rows[0]
+    return Inputs(first.style, {name: stack_rows([row.arrays[name] for row in rows], name) for name in first.arrays})
+
+
+def _take(data: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
+    return data if len(rows) == data.num_rows else data.take(pa.array(rows))
+
+
+def _taker(data: pa.RecordBatch, make: Callable[[pa.RecordBatch], Inputs]) -> Callable[[np.ndarray], Inputs]:
+    return lambda rows: make(_take(data, rows))
 
 
 def _user_fault(error: Exception, what: str, *, column: str | None = None, row: int | None = None) -> Fault:

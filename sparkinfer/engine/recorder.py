@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from sparkinfer.metrics import CONSUMER_STAGES, Histogram
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sparkinfer.engine.batch import BadRow
     from sparkinfer.engine.quality import Comparison
 
 __all__ = ["NO_RECORDER", "NoRecorder", "Recorder"]
@@ -54,6 +55,9 @@ class NoRecorder:
     def batch(self, rows: int, producer: Mapping[str, float]) -> None:
         """Tell that a batch came, and how long each producer stage was at it."""
 
+    def bad_rows(self, bad: Sequence[BadRow]) -> None:
+        """Tell of rows that have a reason and no prediction."""
+
     def put_out(self, chunk: pa.RecordBatch) -> None:
         """Tell that a chunk went out."""
 
@@ -86,6 +90,7 @@ class Recorder(NoRecorder):
         self._counts = dict.fromkeys(
             ("rows", "scored_rows", "batches", "chunks", "chunk_rows_max", "bytes_in", "bytes_out", "model_loads"), 0
         )
+        self._bad_rows: dict[str, int] = {}
         self._device: str | None = None
         self._device_peak: int | None = None
         self._memory = _Memory(clock)
@@ -144,6 +149,12 @@ class Recorder(NoRecorder):
             self._producer[stage] = self._producer.get(stage, 0.0) + seconds
         self._memory.look(self._counts["batches"])
 
+    def bad_rows(self, bad: Sequence[BadRow]) -> None:
+        """Count them by stage and type."""
+        for one in bad:
+            kind = f"{one.stage} {one.type}"
+            self._bad_rows[kind] = self._bad_rows.get(kind, 0) + 1
+
     def put_out(self, chunk: pa.RecordBatch) -> None:
         """Tell that a chunk went out."""
         self._counts["rows"] += chunk.num_rows
@@ -169,6 +180,7 @@ class Recorder(NoRecorder):
             "warmup_seconds": self._warmup,
             "warmup_wait_seconds": self._warmup_wait,
             "cpu_seconds": self._cpu_clock() - self._cpu_begun,
+            "bad_rows": self._bad_rows,
             "device": self._device,
             "device_peak_bytes": self._device_peak,
             "quality": self._comparison.quality if self._comparison is not None else None,

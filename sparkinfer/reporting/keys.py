@@ -83,6 +83,12 @@ _RUN = Group(
             "Rows that the model saw; fewer where nulls or bad rows were left out.",
             "no partition reported",
         ),
+        Metric(
+            "inference/bad_rows_total",
+            "rows",
+            'Rows that have a reason in the error column and no prediction (`on_error="null"`); `run.bad_rows` has them by stage and type.',
+            "no partition reported",
+        ),
         Metric("inference/partitions_total", "partitions", "Partitions that reported, each once, whatever was retried."),
         Metric("inference/batches_total", "batches", "Model calls.", "no partition reported"),
         Metric(
@@ -198,6 +204,7 @@ _PARTITION = Group(
     "tag `sparkinfer.partition_series` tells); `sparkinfer/partitions.json` has them all, as `run.partitions` does.",
     (
         Metric("partition/rows", "rows", "Rows put out."),
+        Metric("partition/bad_rows", "rows", "Rows that have a reason and no prediction."),
         Metric("partition/wall_seconds", "seconds", "From the first to the last step."),
         Metric("partition/rows_per_second", "rows a second", "Rows over wall time.", "no time passed"),
         Metric("partition/<stage>_fraction", "1", "A consumer stage's share of the partition's wall time.", "no time passed"),

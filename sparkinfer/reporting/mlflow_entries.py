@@ -195,6 +195,7 @@ def valid_name(name: str) -> str:
 def _partition_points(record: PartitionMetrics) -> Iterator[Point]:
     figures: dict[str, float | None] = {
         "rows": record.rows,
+        "bad_rows": sum(record.bad_rows.values()),
         "wall_seconds": record.wall_seconds,
         "cpu_seconds": record.cpu_seconds,
         "rss_peak_megabytes": _megabytes(record.rss_peak_bytes),

@@ -77,8 +77,10 @@ def predict(
             dict by name.
         on_null: ``"raise"``: a null in an input column is an error that names the place; ``"null"``: that row's predictions are null;
             ``"pass"``: the model gets it (``None`` in text, NaN in floats).
-        on_error: ``"raise"``: the job fails with column, partition, row and first cause.
-        error_column: the column for reasons of bad rows, in versions that keep them; unused while ``on_error`` is ``"raise"``.
+        on_error: ``"raise"``: the job fails with column, partition, row and first cause. ``"null"``: a bad row's outputs are null and
+            ``error_column`` says why; its neighbours keep their answers. ``max_errors`` and ``max_error_fraction`` end a job that goes wrong.
+        error_column: the name of that column, ``struct<stage string, type string, message string>``, null where the row is good; it comes
+            after the outputs, only with ``on_error="null"``.
         key: columns whose values an error names beside the row.
         road: ``"map"``: ``mapInArrow``, every kept column travels to Python and back; ``"column"``: a UDF, kept columns stay in the JVM and
             Spark prunes what nobody selects; ``"auto"``: the map road when what is kept is little beside the inputs.
@@ -88,13 +90,12 @@ def predict(
         **overrides: fields of ``InferenceConfig``.
 
     Returns:
-        ``data``'s kept columns, then the outputs (nullable).
+        ``data``'s kept columns, then the outputs (nullable), then the error column, if there is one.
 
     Raises:
         ConfigError, SchemaError, ModelLoadError: an argument, a column or the model is wrong; no job was started. What goes wrong in
             a row fails the job, with column, partition and row in the text.
     """
-    del error_column
     _refuse_other_data(data, scan)
     settings = InferenceConfig.build(config, overrides)
     columns = parse_outputs(outputs)
@@ -108,6 +109,7 @@ def predict(
         functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
         on_null=on_null,
         on_error=on_error,
+        error_column=error_column,
         config=settings,
     )
     _check_data(data, plan)
@@ -169,7 +171,7 @@ def _check_data(data: DataFrame, plan: PartitionPlan) -> None:
         if not carried_by_arrow(kind):
             msg = f"key= names the column {name!r}, whose type {kind.simpleString()} cannot travel to the workers: name another, or cast it"
             raise SchemaError(msg)
-    check_output_names(plan.outputs, plan.keep)
+    check_output_names(plan.outputs, plan.error_column, plan.keep)
     check_input_types(plan, {name: to_arrow(data.schema[name].dataType, name) for name in plan.inputs})
 
 
@@ -216,7 +218,7 @@ def _by_map(data: DataFrame, task: PartitionTask, resource_profile: Any) -> Data
     sent = (F.col(quoted(name)) if name in plan.keep else _sent(data, name, plan) for name in needed)
     source = data.select(*(column.alias(f"c{position}") for position, column in enumerate(sent)))
     kept = [data.schema[name] for name in plan.keep]
-    schema = StructType([*kept, *(StructField(column.name, to_spark(column.type)) for column in plan.outputs)])
+    schema = StructType([*kept, *(StructField(field.name, to_spark(field.type)) for field in plan.output_schema)])
     extra = {} if resource_profile is None else {"profile": resource_profile}
     return source.mapInArrow(replace(task, names=needed).map_arrow, schema, **extra)
 
@@ -228,10 +230,10 @@ def _by_column(data: DataFrame, task: PartitionTask) -> DataFrame:
     columns = [_sent(data, name, plan) for name in plan.columns]
     scored = data.withColumn(result, made.over(columns, [data.schema[name].dataType for name in plan.columns]))
     kept = [F.col(quoted(name)) for name in plan.keep]
-    if len(plan.outputs) == 1:
-        return scored.select(*kept, F.col(result).alias(plan.outputs[0].name))
-    fields = [F.col(result).getField(column.name).alias(column.name) for column in plan.outputs]
-    return scored.select(*kept, *fields)
+    added = plan.output_schema.names
+    if len(added) == 1:
+        return scored.select(*kept, F.col(result).alias(added[0]))
+    return scored.select(*kept, *(F.col(result).getField(name).alias(name) for name in added))
 
 
 def _sent(data: DataFrame, name: str, plan: PartitionPlan) -> Column:

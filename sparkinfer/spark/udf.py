@@ -12,13 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
 
 import sparkinfer
 from sparkinfer.arguments import InputsArgument, parse_returns
 from sparkinfer.config import InferenceConfig
+from sparkinfer.engine.encode import OutputColumn
+from sparkinfer.engine.isolate import ERROR_TYPE
 from sparkinfer.errors import ConfigError
 from sparkinfer.planning import Functions, plan_partition
+from sparkinfer.schema import to_ddl
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
 from sparkinfer.spark.pandas_form import flags
@@ -68,8 +72,10 @@ def predict_udf(
         preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
         postprocess: takes what the model gave, as arrays ``(rows, *shape)``, gives the column, or a struct's fields.
         on_null: ``"raise"``, ``"null"`` (a null prediction) or ``"pass"`` (the model gets the null).
-        on_error: ``"raise"``.
-        error_column: named here as in ``predict``; unused while ``on_error`` is ``"raise"``.
+        on_error: ``"raise"``: the job fails with column, partition, row and first cause. ``"null"``: a bad row's prediction is null; needs a
+            ``returns`` whose last field is the error column, such as ``"struct<label:string,error:struct<stage:string,type:string,
+            message:string>>"``.
+        error_column: the name of that field.
         flavor: ``"arrow"`` (Spark 4.1 on), ``"pandas"`` (every version), or ``"auto"``: Arrow where it is there.
         deterministic: ``False`` marks the UDF nondeterministic: Spark then runs the model once under a filter or a join on the
             prediction, and pushes no filter below it. ``True`` lets it copy the call, and allows ``sum(tag(x))`` in one expression.
@@ -82,17 +88,18 @@ def predict_udf(
     Raises:
         ConfigError, SchemaError, ModelLoadError: an argument or the model is wrong; no job was started.
     """
-    del error_column
     settings = InferenceConfig.build(config, overrides)
+    returned = parse_returns(returns)
     plan = plan_partition(
         model,
         inputs=inputs,
-        outputs=(parse_returns(returns),),
+        outputs=_without_error(returned, error_column) if on_error == "null" else (returned,),
         keep=(),
         key=None,
         functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
         on_null=on_null,
         on_error=on_error,
+        error_column=error_column,
         config=settings,
     )
     session = active_or_local_session()
@@ -155,7 +162,9 @@ class PredictColumn:
 
     def __repr__(self) -> str:
         """Show what it takes and gives."""
-        return f"PredictColumn({self._task.plan.model.label}, inputs={list(self._columns)}, returns={self._task.plan.outputs[0].type})"
+        given = self._task.plan.output_schema
+        returns = given.field(0).type if len(given) == 1 else pa.struct(list(given))
+        return f"PredictColumn({self._task.plan.model.label}, inputs={list(self._columns)}, returns={to_ddl(returns)})"
 
 
 def quoted(name: str) -> str:
@@ -176,8 +185,8 @@ def _wants_arrow(flavor: Flavor) -> bool:
 
 def _make(task: PartitionTask, *, arrow: bool, deterministic: bool) -> Any:
     plan = task.plan
-    returned = plan.outputs[0].type if len(plan.outputs) == 1 else None
-    result = to_spark(returned) if returned is not None else to_spark_struct(plan.output_schema)
+    given = plan.output_schema
+    result = to_spark(given.field(0).type) if len(given) == 1 else to_spark(pa.struct(list(given)))
     several = len(plan.columns) > 1 or task.flagged
     if arrow:
         made = F.arrow_udf(task.arrow_many if several else task.arrow_one, result)  # type: ignore[call-overload]
@@ -186,8 +195,19 @@ def _make(task: PartitionTask, *, arrow: bool, deterministic: bool) -> Any:
     return made if deterministic else made.asNondeterministic()
 
 
-def to_spark_struct(schema: Any) -> Any:
-    """Give the Spark struct of several outputs."""
-    import pyarrow as pa  # noqa: PLC0415
+def _without_error(returned: OutputColumn, error_column: str) -> tuple[OutputColumn, ...]:
+    """Give the fields of a struct that are the model's: all but the last, which says why a row has none.
 
-    return to_spark(pa.struct(list(schema)))
+    Raises:
+        ConfigError: the last field is no error column.
+    """
+    fields = [returned.type.field(i) for i in range(returned.type.num_fields)] if pa.types.is_struct(returned.type) else []
+    if len(fields) < 2 or fields[-1].name != error_column or fields[-1].type != ERROR_TYPE:
+        told = to_ddl(returned.type)
+        inner = told[len("struct<") : -1] if fields else f"prediction:{told}"
+        msg = (
+            f"on_error='null' needs a place for the reasons, but returns is {told!r}: make its last field the error column, "
+            f"returns='struct<{inner},{error_column}:{to_ddl(ERROR_TYPE)}>', or use predict, which adds a column for them"
+        )
+        raise ConfigError(msg)
+    return tuple(OutputColumn(field.name, field.type) for field in fields[:-1])

@@ -10,6 +10,7 @@ from sparkinfer import errors
 from sparkinfer.errors import Place, SparkInferError, SparkInferWarning, nearest
 
 KINDS = {
+    "BadRowsError": RuntimeError,
     "ConfigError": ValueError,
     "LoaderProcessError": RuntimeError,
     "MissingDependencyError": ImportError,

@@ -134,6 +134,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = dict(  # noqa: C408 - reads as the c
     wall_seconds=figures,
     rows=counts,
     scored_rows=counts,
+    bad_rows=st.dictionaries(names, counts),
     batches=counts,
     chunks=counts,
     chunk_rows_max=counts,
@@ -144,6 +145,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = dict(  # noqa: C408 - reads as the c
     producer_blocked_seconds=st.none() | figures,
     queue_depth_mean=st.none() | figures,
     queue_empty_fraction=st.none() | figures,
+    queue_full_fraction=st.none() | figures,
     warmup_seconds=st.none() | figures,
     warmup_wait_seconds=st.none() | figures,
     latency=st.lists(durations).map(lambda seconds: histogram(*seconds)),
@@ -319,6 +321,7 @@ def test_what_was_not_measured_has_no_figure() -> None:
     assert set(summarise([record(rows=5)])) == {
         "inference/rows_total",
         "inference/scored_rows_total",
+        "inference/bad_rows_total",
         "inference/batches_total",
         "inference/partitions_total",
         "inference/bytes_in_total",

@@ -183,9 +183,13 @@ def test_a_column_that_is_not_there_once_is_refused(there: list[str], told: str)
 
 def test_an_output_may_not_have_a_kept_columns_name() -> None:
     """Upper and lower case are the same to Spark; a column that is not kept is no hindrance."""
-    check_output_names(parse_outputs("y double"), ["x"])
+    check_output_names(parse_outputs("y double"), "error", ["x"])
     with pytest.raises(SchemaError, match="outputs declares 'y', but 'Y' is a kept column: rename the output, or leave the column out"):
-        check_output_names(parse_outputs("y double"), ["x", "Y"])
+        check_output_names(parse_outputs("y double"), None, ["x", "Y"])
+    with pytest.raises(
+        SchemaError, match=r"the error column 'error' has the name of the kept column 'Error': say error_column='\.\.\.' with"
+    ):
+        check_output_names(parse_outputs("y double"), "error", ["x", "Error"])
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------------
@@ -205,7 +209,10 @@ def test_a_plan_knows_each_column_once() -> None:
     ("changes", "told"),
     [
         ({"on_null": "drop"}, "on_null is 'drop', expected one of 'raise', 'null', 'pass'"),
-        ({"on_error": "null"}, r"on_error is 'null', expected 'raise' \(this version knows no other\)"),
+        ({"on_error": "skip"}, "on_error is 'skip', expected one of 'raise', 'null'"),
+        ({"config": InferenceConfig(max_errors=3)}, "max_errors=3 counts bad rows, but on_error='raise' ends the job at the first"),
+        ({"on_error": "null", "error_column": "Y"}, "the error column 'Y' has the name of an output: say error_column="),
+        ({"on_error": "null", "error_column": ""}, "error_column is '', expected a column name"),
         ({"key": 5}, "key is 5, expected a column name or a list of them"),
         ({"functions": Functions(preprocess=abs, preprocess_batch=abs)}, r"preprocess \(one row\) and preprocess_batch .* are both given"),
         ({"functions": Functions(preprocess=3)}, "preprocess is int, expected a function"),
