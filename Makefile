@@ -1,5 +1,6 @@
 # make setup   .venv with the pinned versions of requirements/constraints.txt (again only when these files change)
 # make demo    the three demo jobs; PHOTOS=folder scores a folder of pictures
+# make notebooks   the notebooks of notebooks/, each from a clean kernel
 # make test    all that CI checks: lint, types, import contracts, doctests, tests
 #
 # PYTHON=python3.12        another interpreter for .venv (3.11 or newer for the pinned versions)
@@ -8,7 +9,7 @@
 # TESTS="tests/unit -x"    what pytest gets
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test lint types contracts doctest pytest format bench-overlap build clean
+.PHONY: help setup java demo notebooks test lint types contracts doctest pytest format bench-overlap build clean
 .NOTPARALLEL:  # "test" means its steps in their order
 SHELL := /bin/bash
 
@@ -49,6 +50,9 @@ java:
 
 demo: setup java
 	$(BIN)/python -m sparkinfer demo $(if $(PHOTOS),--photos '$(PHOTOS)')
+
+notebooks: setup java
+	$(BIN)/jupyter-execute notebooks/*.ipynb
 
 test: lint types contracts doctest pytest
 

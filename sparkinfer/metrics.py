@@ -124,6 +124,7 @@ class PartitionMetrics:
         scored_rows: rows that the model saw.
         bad_rows: rows that have a reason and no prediction, by stage and type, such as ``{"preprocess ValueError": 3}``.
         batches: model calls.
+        batch_rows_fit: rows to which batches were cut, since more did not fit into memory; ``None`` where all fitted.
         chunks: what Spark sent, in number.
         chunk_rows_max: the largest chunk's rows.
         bytes_in: Arrow bytes of the columns that came.
@@ -162,6 +163,7 @@ class PartitionMetrics:
     scored_rows: int = 0
     bad_rows: Mapping[str, int] = field(default_factory=dict)
     batches: int = 0
+    batch_rows_fit: int | None = None
     chunks: int = 0
     chunk_rows_max: int = 0
     bytes_in: int = 0
@@ -274,6 +276,9 @@ def summarise(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
     if not partitions:
         return {"inference/rows_total": 0, "inference/partitions_total": 0}
     figures = {**_totals(partitions), **_latencies(partitions), **_stages(partitions), **_producer(partitions), **_memory(partitions)}
+    fit = [record.batch_rows_fit for record in partitions if record.batch_rows_fit is not None]
+    if fit:
+        figures["memory/batch_rows_fit"] = min(fit)
     quality = merged_quality(partitions)
     if quality is not None:
         figures.update(quality.figures())

@@ -207,7 +207,9 @@ class InferenceRun:
         self._actions = _actions(executions, self.session, self._last_before)
         complete = {action.execution for action in self._actions if action.complete}
         executions.sort(key=lambda one: one.execution not in complete)  # stable: the first complete one is the run
-        remarks = _remarks(self._actions, self.session, measured=self.measured) + _label_remark(self, executions)
+        remarks = (
+            _remarks(self._actions, self.session, measured=self.measured) + _memory_remark(executions) + _label_remark(self, executions)
+        )
         return RunMetrics(
             id=self.id,
             name=self.name,
@@ -404,6 +406,12 @@ def _remarks(actions: tuple[Action, ...], session: Any, *, measured: bool) -> tu
             "limit stops early (show, first, take) leaves none"
         )
     return tuple(remarks)
+
+
+def _memory_remark(executions: list[Execution]) -> tuple[str, ...]:
+    """Say what batch size fits into memory, where batches had to be cut."""
+    fit = [record.batch_rows_fit for record in (executions[0].partitions if executions else ()) if record.batch_rows_fit is not None]
+    return (f"the model ran out of memory, and its batches were cut to {min(fit)} rows: say batch_size={min(fit)}",) if fit else ()
 
 
 def _label_remark(run: InferenceRun, executions: list[Execution]) -> tuple[str, ...]:
