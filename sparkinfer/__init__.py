@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         SparkInferWarning,
     )
     from sparkinfer.local import predict_local
-    from sparkinfer.models import PythonModel, TensorFlowModel, TorchModel
+    from sparkinfer.models import MlflowModel, PythonModel, TensorFlowModel, TorchModel
     from sparkinfer.run import InferenceRun, inference_run, last_run
     from sparkinfer.schema import TensorSpec
     from sparkinfer.spark.predict import predict, preview
@@ -37,6 +37,7 @@ __all__ = [
     "InferenceRun",
     "LoaderProcessError",
     "MissingDependencyError",
+    "MlflowModel",
     "ModelLoadError",
     "OutputError",
     "PredictError",
@@ -62,6 +63,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "InferenceConfig": "sparkinfer.config",
     "InferenceRun": "sparkinfer.run",
+    "MlflowModel": "sparkinfer.models",
     "PythonModel": "sparkinfer.models",
     "TensorFlowModel": "sparkinfer.models",
     "TensorSpec": "sparkinfer.schema",

@@ -58,6 +58,7 @@ class Prepare:
         per_row: ``function`` takes one row.
         traceable: ``function`` is a ``tf.function``.
         nulls: ``"refuse"``: no null arrives here; ``"pass"``: they are handed on.
+        ragged: the model takes rows of unequal length, as an object array of arrays.
     """
 
     style: Style
@@ -66,6 +67,7 @@ class Prepare:
     per_row: bool = False
     traceable: bool = False
     nulls: Literal["refuse", "pass"] = "refuse"
+    ragged: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -110,7 +112,7 @@ class Prepare:
             return Failure.of(fault)
 
     def _decode(self, data: pa.RecordBatch) -> Inputs:
-        ragged = bool(self.function)
+        ragged = bool(self.function) or self.ragged
         arrays: dict[str, Any] = {}
         style = self.style
         for binding in self.bindings:
@@ -201,7 +203,7 @@ class Prepare:
         return self._no_ragged(Inputs(style, arrays))
 
     def _no_ragged(self, inputs: Inputs) -> Inputs:
-        if not self.function:
+        if not self.function or self.ragged:
             return inputs
         return Inputs(inputs.style, {name: _even(array, name) for name, array in inputs.arrays.items()})
 

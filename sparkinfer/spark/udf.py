@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name by which every S
 import sparkinfer
 from sparkinfer.arguments import InputsArgument, parse_returns
 from sparkinfer.config import InferenceConfig
+from sparkinfer.defaults import one_column
 from sparkinfer.errors import ConfigError
 from sparkinfer.planning import Functions, plan_partition
 from sparkinfer.spark.calls import register_call
@@ -44,8 +45,8 @@ ARROW_UDF_SINCE = (4, 1)
 def predict_udf(
     model: Describable,
     *,
-    inputs: InputsArgument,
-    returns: Any,
+    inputs: InputsArgument | None = None,
+    returns: Any = None,
     preprocess: Callable[..., Any] | None = None,
     preprocess_batch: Callable[..., Any] | None = None,
     postprocess: Callable[..., Any] | None = None,
@@ -60,10 +61,12 @@ def predict_udf(
     """Wrap a model as a column function.
 
     Args:
-        model: ``TorchModel``, ``TensorFlowModel`` or ``PythonModel``.
+        model: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel`` or ``PythonModel``.
         inputs: a column, a list of columns, or ``{model input: column}``; a column may be ``(column, TensorSpec)``. The call takes as many
-            columns as are named here, in this order; the names are those of messages, and what a call without arguments takes.
-        returns: the type of the column, such as ``"array<float>"`` or ``"struct<label:string,score:float>"``.
+            columns as are named here, in this order; the names are those of messages, and what a call without arguments takes. ``None``
+            takes the names and the order of the model's own inputs, where it has a signature.
+        returns: the type of the column, such as ``"array<float>"`` or ``"struct<label:string,score:float>"``. ``None`` takes what the
+            model's signature declares; several outputs become a struct.
         preprocess: takes one row's values, gives the model's input(s) for it.
         preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
         postprocess: takes what the model gave, as arrays ``(rows, *shape)``, gives the column, or a struct's fields.
@@ -87,7 +90,7 @@ def predict_udf(
     plan = plan_partition(
         model,
         inputs=inputs,
-        outputs=(parse_returns(returns),),
+        outputs=None if returns is None else (parse_returns(returns),),
         keep=(),
         key=None,
         functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
@@ -95,6 +98,8 @@ def predict_udf(
         on_error=on_error,
         config=settings,
     )
+    if returns is None:
+        plan = replace(plan, outputs=(one_column(plan.outputs),))
     session = active_or_local_session()
     check_max_records(session, settings.max_records_per_batch, column_road=True)
     call = register_call(plan, "udf", open_channel(session, wanted=settings.metrics), session)
