@@ -9,8 +9,10 @@ signature, and its own ``params``.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,8 @@ from sparkinfer.errors import ConfigError, ModelLoadError, SchemaError
 from sparkinfer.schema import NUMERIC, TensorSpec
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from sparkinfer.config import InferenceConfig
     from sparkinfer.engine.batch import Batch, Fed, Inputs
     from sparkinfer.engine.contracts import ModelPlan, PrepareStep, TensorInfo
@@ -67,12 +71,10 @@ class PyfuncBackend:
         """
         del device, threads
         mark_framework_used()
-        from mlflow import pyfunc  # noqa: PLC0415 - it starts a thread, and loader processes are forked before the model is loaded
-
         folder = str(files["model"])
         _forget_other_code(folder)
         try:
-            model = pyfunc.load_model(folder, suppress_warnings=True)
+            model = _mlflow_pyfunc().load_model(folder, suppress_warnings=True)
         except Exception as error:
             msg = (
                 f"{plan.label} cannot be loaded here by MLflow ({type(error).__name__}: {error}). The packages that it was logged with stand in "
@@ -83,6 +85,14 @@ class PyfuncBackend:
 
 
 BACKEND = PyfuncBackend()
+
+
+def _mlflow_pyfunc() -> ModuleType:
+    """Import MLflow as late as this: it starts a thread, and loader processes are forked before the model is loaded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow 3.17 warns of type hints of its own
+        return import_module("mlflow.pyfunc")
+
 
 _code_folders: set[str] = set()  # of models that were loaded in this process
 
