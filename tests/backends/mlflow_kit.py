@@ -76,7 +76,7 @@ def classifier(folder: Path) -> Any:
         id2label={0: "bad", 1: "good"},
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
+        torch.manual_seed(6)  # one that tells good from bad
         net = transformers.BertForSequenceClassification(config).eval()
     return transformers.pipeline("text-classification", model=net, tokenizer=transformers.BertTokenizerFast(str(folder / "vocab.txt")))
 
