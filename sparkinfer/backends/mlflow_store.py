@@ -136,16 +136,16 @@ def read(model: MlflowModel, folder: Path) -> Logged:
         raise ModelLoadError(msg)
     try:
         told = Model.load(str(folder))
-        signature = told.signature
-        inputs, outputs = (
-            None if schema is None else schema.to_dict()
-            for schema in (getattr(signature, "inputs", None), getattr(signature, "outputs", None))
+        inputs, outputs, params = (getattr(told.signature, side, None) for side in ("inputs", "outputs", "params"))
+        return Logged(
+            flavors=told.flavors,
+            inputs=None if inputs is None else inputs.to_dict(),
+            outputs=None if outputs is None else outputs.to_dict(),
+            params=None if params is None else list(params.params),
         )
     except Exception as error:
         msg = f"{model}: MLflow {mlflow.__version__} cannot read {str(folder / 'MLmodel')!r} ({type(error).__name__}: {_first_line(error)})"
         raise ModelLoadError(msg) from error
-    params = getattr(signature, "params", None)
-    return Logged(told.flavors, inputs, outputs, None if params is None else list(params.params))
 
 
 def checked_params(model: MlflowModel, logged: Logged) -> dict[str, Any] | None:

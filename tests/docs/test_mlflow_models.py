@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from sparkinfer.models import MlflowModel, TensorFlowModel
 from tests.docs.test_readme import ROOT, blocks
 
 pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
@@ -26,11 +25,3 @@ def test_the_blocks_run_in_order(spark: Any, capsys: pytest.CaptureFixture[str])
     assert "prediction|" in shown
     assert shown.count("price|") == 2
     assert "2000.0|" in shown  # four rooms
-
-
-@pytest.mark.parametrize("code", ["predict(df, si.TensorFlowModel(", 'flavor="pyfunc"', "trust_pickle=True"])
-def test_what_the_text_names_exists(code: str) -> None:
-    """The keywords and the class that are only named in the text."""
-    assert code in PAGE
-    assert MlflowModel("models:/prices/1", flavor="pyfunc", trust_pickle=True).flavor == "pyfunc"
-    assert TensorFlowModel("saved_model/").source == "saved_model/"
