@@ -74,7 +74,7 @@ def test_every_model_line_makes_a_model(line: str) -> None:
     """Making one reads nothing, so the paths may be made up."""
     torch = pytest.importorskip("torch")
     made = eval(line, {"si": si, "net": torch.nn.Linear(3, 2), "make_net": lambda: torch.nn.Linear(3, 2), "load": load})  # noqa: S307
-    assert isinstance(made, (si.TorchModel, si.TensorFlowModel, si.PythonModel))
+    assert isinstance(made, (si.TorchModel, si.TensorFlowModel, si.MlflowModel, si.PythonModel))
 
 
 def inputs_told() -> list[str]:
