@@ -58,14 +58,12 @@ def _native(model: MlflowModel, inner: TorchModel | TensorFlowModel, logged: Log
         plan = inner.describe()
     except ModelLoadError as error:
         conf = logged.flavors[flavor]
-        own = (
-            f" It was logged with code of its own ({conf['code']!r}), which must be importable on the driver and the workers."
-            if conf.get("code")
-            else ""
+        code = (
+            f" It was logged with code of its own ({conf['code']!r}), which must be importable here and there." if conf.get("code") else ""
         )
         msg = (
-            f"{model} has the {flavor} flavour, which runs natively here, and cannot: {error}.{own} To run it as MLflow's pyfunc does, say "
-            "flavor='pyfunc'"
+            f"{model} has the {flavor} flavour, which runs natively on driver and workers, and cannot: {error}.{code} To run it as MLflow's "
+            "pyfunc does, say flavor='pyfunc'"
         )
         raise ModelLoadError(msg) from error
     told = inputs_of(logged.inputs) if layout_of(logged.inputs) == "tensors" else None
@@ -172,6 +170,6 @@ def _named(logged: Logged) -> bool:
 
 def _untrusted(model: MlflowModel, what: str, harmless: str) -> ModelLoadError:
     return ModelLoadError(
-        f"{model}: reading this model runs code that comes with it, from {what}. If you trust where the model comes from, say trust_pickle=True; "
+        f"{model}: reading this model can run code that comes with it, from {what}. If you trust where the model comes from, say trust_pickle=True; "
         f"or log it in a format that holds no code: {harmless}"
     )

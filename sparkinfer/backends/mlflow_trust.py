@@ -1,4 +1,4 @@
-"""What in an MLflow model would run code when it is read, found without reading it in.
+"""What in an MLflow model could run code when it is read, found without reading it in.
 
 Runs on: driver (standard library only).
 
@@ -40,7 +40,7 @@ _ONLY_DATA = (
 
 
 def code_in_pyfunc(logged: Logged, folder: Path) -> str | None:
-    """Say what would run code when MLflow loads this model as a pyfunc; ``None`` if it is known that nothing would."""
+    """Say what could run code when MLflow loads this model as a pyfunc; ``None`` if it is known that nothing would."""
     conf = logged.flavors["python_function"]
     loader = str(conf.get("loader_module"))
     check = {"mlflow.sklearn": _in_sklearn, "mlflow.transformers": _in_transformers}.get(loader)
@@ -79,8 +79,13 @@ def _in_transformers(flavors: Mapping[str, Any], folder: Path) -> str | None:
     if elsewhere:
         return f"weights that lie elsewhere ({elsewhere[0]}: {conf[elsewhere[0]]})"
     for path in folder.rglob("*.json"):
-        if "auto_map" in _words(json.loads(path.read_bytes())):
-            return f"the code that {path.relative_to(folder).as_posix()!r} names in its auto_map"
+        name = path.relative_to(folder).as_posix()
+        try:
+            asked = _words(json.loads(path.read_bytes())) & {"auto_map", "custom_pipelines"}
+        except (ValueError, RecursionError):
+            return f"the file {name!r}, which is no JSON"
+        if asked:
+            return f"the code that {name!r} names in its {asked.pop()}"
     return None
 
 

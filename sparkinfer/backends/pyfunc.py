@@ -105,9 +105,8 @@ def _forget_other_code(folder: str) -> None:
     """
     for other in _code_folders - {folder}:
         for name, module in list(sys.modules.items()):
-            if Path(getattr(module, "__dict__", {}).get("__file__") or "/").is_relative_to(
-                other
-            ):  # __getattr__ of a lazy module may import
+            file = getattr(module, "__dict__", {}).get("__file__")  # asked directly, a lazy module may import
+            if file and Path(file).is_relative_to(other):
                 del sys.modules[name]
         sys.path[:] = [entry for entry in sys.path if not Path(entry).is_relative_to(other)]
         _code_folders.discard(other)

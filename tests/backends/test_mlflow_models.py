@@ -205,7 +205,8 @@ def test_what_the_native_backend_cannot_take_is_an_error_and_no_silent_pyfunc(tm
     )
     run_python(program, tmp_path)
     with pytest.raises(
-        ModelLoadError, match=r"pytorch flavour, which runs natively here, and cannot: .*their_code.*code of its own \('code'\)"
+        ModelLoadError,
+        match=r"pytorch flavour, which runs natively on driver and workers, and cannot: .*their_code.*code of its own \('code'\)",
     ) as failed:
         si.MlflowModel(tmp_path / "m", trust_pickle=True).describe()
     assert "flavor='pyfunc'" in str(failed.value)
@@ -235,7 +236,7 @@ def run_python(program: str, folder: Path) -> None:
 )
 def test_a_pickle_is_not_read_without_trust(saved: Any, name: str, what: str) -> None:
     """The driver names the file, what to say, and the format that needs no trust."""
-    with pytest.raises(ModelLoadError, match=f"reading this model runs code that comes with it, from {what}") as failed:
+    with pytest.raises(ModelLoadError, match=f"reading this model can run code that comes with it, from {what}") as failed:
         si.MlflowModel(saved(name)).describe()
     assert "say trust_pickle=True" in str(failed.value)
     assert si.MlflowModel(saved(name), trust_pickle=True).describe().fingerprint
