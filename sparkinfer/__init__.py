@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         SparkInferWarning,
     )
     from sparkinfer.local import predict_local
-    from sparkinfer.models import PythonModel, TensorFlowModel, TorchModel
+    from sparkinfer.models import MlflowModel, PythonModel, TensorFlowModel, TorchModel
     from sparkinfer.run import InferenceRun, inference_run, last_run
     from sparkinfer.schema import TensorSpec
     from sparkinfer.spark.predict import predict, preview
@@ -39,6 +39,7 @@ __all__ = [
     "InferenceRun",
     "LoaderProcessError",
     "MissingDependencyError",
+    "MlflowModel",
     "ModelLoadError",
     "OutputError",
     "PredictError",
@@ -64,6 +65,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "InferenceConfig": "sparkinfer.config",
     "InferenceRun": "sparkinfer.run",
+    "MlflowModel": "sparkinfer.models",
     "PythonModel": "sparkinfer.models",
     "TensorFlowModel": "sparkinfer.models",
     "TensorSpec": "sparkinfer.schema",

@@ -46,8 +46,8 @@ def predict(
     data: DataFrame,
     model: Describable,
     *,
-    inputs: InputsArgument,
-    outputs: Any,
+    inputs: InputsArgument | None = None,
+    outputs: Any = None,
     keep: Sequence[str] | None = None,
     preprocess: Callable[..., Any] | None = None,
     preprocess_batch: Callable[..., Any] | None = None,
@@ -66,10 +66,12 @@ def predict(
 
     Args:
         data: a DataFrame, batch or streaming, classic or Connect.
-        model: ``TorchModel``, ``TensorFlowModel`` or ``PythonModel``.
+        model: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel`` or ``PythonModel``.
         inputs: a column (the model and ``preprocess`` get one array, one value), a list of columns (positional), or
-            ``{model input: column}`` (by name); a column may be ``(column, TensorSpec)``.
-        outputs: DDL of the columns that are added, such as ``"label string, score float"``.
+            ``{model input: column}`` (by name); a column may be ``(column, TensorSpec)``. ``None`` takes the columns that have the names
+            of the model's own inputs, where it has a signature (MLflow's, or that of a SavedModel, a Keras model or a .pt2 archive).
+        outputs: DDL of the columns that are added, such as ``"label string, score float"``. ``None`` takes the names and types that the
+            model's signature declares; an output without a name becomes ``prediction``.
         keep: the columns that come back beside them, with type, nullability and metadata; ``None`` keeps all.
         preprocess: takes one row's values, gives the model's input(s) for it; runs in the loader workers.
         preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
@@ -98,12 +100,12 @@ def predict(
     """
     _refuse_other_data(data, scan)
     settings = InferenceConfig.build(config, overrides)
-    columns = parse_outputs(outputs)
+    declared = None if outputs is None else parse_outputs(outputs)
     kept = data.columns if keep is None else column_names(keep, "keep")
     plan = plan_partition(
         model,
         inputs=inputs,
-        outputs=columns,
+        outputs=declared,
         keep=kept,
         key=key,
         functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
@@ -111,6 +113,7 @@ def predict(
         on_error=on_error,
         error_column=error_column,
         config=settings,
+        there=data.columns,
     )
     _check_data(data, plan)
     taken = _choose_road(road, data, plan, resource_profile)

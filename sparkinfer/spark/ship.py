@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark import SparkFiles
 
+from sparkinfer.artifacts import files_under
 from sparkinfer.errors import ConfigError, ModelLoadError
 from sparkinfer.spark.session import is_connect, is_local
 
@@ -94,7 +95,7 @@ def _ship_one(file: ModelFile, plan: ModelPlan, session: Any) -> ShippedFile:
 
 def _stamp(path: str) -> tuple[int, int]:
     found = Path(path)
-    files = [part.stat() for part in found.rglob("*") if part.is_file()] if found.is_dir() else [found.stat()]
+    files = [part.stat() for part in files_under(found)] if found.is_dir() else [found.stat()]
     return sum(status.st_size for status in files), max((status.st_mtime_ns for status in files), default=0)
 
 

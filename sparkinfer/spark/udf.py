@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name by which every S
 import sparkinfer
 from sparkinfer.arguments import InputsArgument, parse_returns
 from sparkinfer.config import InferenceConfig
+from sparkinfer.defaults import one_column
 from sparkinfer.engine.encode import OutputColumn
 from sparkinfer.engine.isolate import ERROR_TYPE
 from sparkinfer.errors import ConfigError
@@ -48,8 +49,8 @@ ARROW_UDF_SINCE = (4, 1)
 def predict_udf(
     model: Describable,
     *,
-    inputs: InputsArgument,
-    returns: Any,
+    inputs: InputsArgument | None = None,
+    returns: Any = None,
     preprocess: Callable[..., Any] | None = None,
     preprocess_batch: Callable[..., Any] | None = None,
     postprocess: Callable[..., Any] | None = None,
@@ -64,10 +65,12 @@ def predict_udf(
     """Wrap a model as a column function.
 
     Args:
-        model: ``TorchModel``, ``TensorFlowModel`` or ``PythonModel``.
+        model: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel`` or ``PythonModel``.
         inputs: a column, a list of columns, or ``{model input: column}``; a column may be ``(column, TensorSpec)``. The call takes as many
-            columns as are named here, in this order; the names are those of messages, and what a call without arguments takes.
-        returns: the type of the column, such as ``"array<float>"`` or ``"struct<label:string,score:float>"``.
+            columns as are named here, in this order; the names are those of messages, and what a call without arguments takes. ``None``
+            takes the names and the order of the model's own inputs, where it has a signature.
+        returns: the type of the column, such as ``"array<float>"`` or ``"struct<label:string,score:float>"``. ``None`` takes what the
+            model's signature declares; several outputs become a struct.
         preprocess: takes one row's values, gives the model's input(s) for it.
         preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
         postprocess: takes what the model gave, as arrays ``(rows, *shape)``, gives the column, or a struct's fields.
@@ -89,11 +92,10 @@ def predict_udf(
         ConfigError, SchemaError, ModelLoadError: an argument or the model is wrong; no job was started.
     """
     settings = InferenceConfig.build(config, overrides)
-    returned = parse_returns(returns)
     plan = plan_partition(
         model,
         inputs=inputs,
-        outputs=_without_error(returned, error_column) if on_error == "null" else (returned,),
+        outputs=declared_outputs(returns, on_error, error_column),
         keep=(),
         key=None,
         functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
@@ -102,6 +104,8 @@ def predict_udf(
         error_column=error_column,
         config=settings,
     )
+    if returns is None:
+        plan = replace(plan, outputs=(one_column(plan.outputs),))
     session = active_or_local_session()
     check_max_records(session, settings.max_records_per_batch, column_road=True)
     call = register_call(plan, "udf", open_channel(session, wanted=settings.metrics), session)
@@ -195,18 +199,26 @@ def _make(task: PartitionTask, *, arrow: bool, deterministic: bool) -> Any:
     return made if deterministic else made.asNondeterministic()
 
 
-def _without_error(returned: OutputColumn, error_column: str) -> tuple[OutputColumn, ...]:
-    """Give the fields of a struct that are the model's: all but the last, which says why a row has none.
+def declared_outputs(returns: Any, on_error: str, error_column: str) -> tuple[OutputColumn, ...] | None:
+    """Read what ``returns`` says of the model's outputs; ``None`` leaves it to the model's own signature.
+
+    With ``on_error="null"`` they are the fields of the struct but for the last, which says why a row has none.
 
     Raises:
-        ConfigError: the last field is no error column.
+        ConfigError: there is no place for the reasons.
+        SchemaError: the type is wrong.
     """
+    if on_error != "null":
+        return None if returns is None else (parse_returns(returns),)
+    returned = parse_returns("string" if returns is None else returns)
     fields = [returned.type.field(i) for i in range(returned.type.num_fields)] if pa.types.is_struct(returned.type) else []
     if len(fields) < 2 or fields[-1].name != error_column or fields[-1].type != ERROR_TYPE:
-        told = to_ddl(returned.type)
-        inner = told[len("struct<") : -1] if fields else f"prediction:{told}"
+        told = "not given" if returns is None else repr(to_ddl(returned.type))
+        inner = (
+            to_ddl(returned.type)[len("struct<") : -1] if fields else f"prediction:{'...' if returns is None else to_ddl(returned.type)}"
+        )
         msg = (
-            f"on_error='null' needs a place for the reasons, but returns is {told!r}: make its last field the error column, "
+            f"on_error='null' needs a place for the reasons, but returns is {told}: make its last field the error column, "
             f"returns='struct<{inner},{error_column}:{to_ddl(ERROR_TYPE)}>', or use predict, which adds a column for them"
         )
         raise ConfigError(msg)

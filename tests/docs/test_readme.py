@@ -21,9 +21,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    """The README's fenced blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    """A page's fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def complete_programs() -> list[str]:
@@ -74,7 +74,7 @@ def test_every_model_line_makes_a_model(line: str) -> None:
     """Making one reads nothing, so the paths may be made up."""
     torch = pytest.importorskip("torch")
     made = eval(line, {"si": si, "net": torch.nn.Linear(3, 2), "make_net": lambda: torch.nn.Linear(3, 2), "load": load})  # noqa: S307
-    assert isinstance(made, (si.TorchModel, si.TensorFlowModel, si.PythonModel))
+    assert isinstance(made, (si.TorchModel, si.TensorFlowModel, si.MlflowModel, si.PythonModel))
 
 
 def inputs_told() -> list[str]:

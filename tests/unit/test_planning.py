@@ -229,7 +229,7 @@ def test_a_wrong_argument_is_refused(changes: dict[str, Any], told: str) -> None
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        (np.abs, "model is ufunc, expected TorchModel, TensorFlowModel or PythonModel: wrap it, such as si.TorchModel"),
+        (np.abs, "model is ufunc, expected TorchModel, TensorFlowModel, MlflowModel or PythonModel: wrap it, such as si.TorchModel"),
         ("model.pt", "model is str, expected TorchModel"),
         (si.TorchModel, "model is the class TorchModel, expected TorchModel"),
         (SimpleNamespace(describe=dict), "model is SimpleNamespace, expected TorchModel"),
