@@ -8,24 +8,11 @@ of the dataclasses themselves, not a second list. No module of the user's is imp
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator, ValidationError, model_validator
 
 import sparkinfer
 from sparkinfer import models

@@ -60,6 +60,8 @@ Options = dict[str, Annotated[str, BeforeValidator(_option)]]
 
 
 class Section(BaseModel):
+    """A mapping of known keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     def given(self) -> dict[str, Any]:
@@ -100,6 +102,7 @@ def keys_of(kind: type, *, factory: bool = False, each: bool = False) -> type[Se
 
 
 def exactly_one(section: BaseModel, names: Sequence[str]) -> None:
+    """Refuse a section that sets none of some keys, or several."""
     given = [name for name in names if getattr(section, name) is not None]
     if len(given) != 1:
         msg = f"expected exactly one of {', '.join(names)}, got {' and '.join(given) or 'none'}"
