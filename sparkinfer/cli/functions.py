@@ -54,7 +54,7 @@ class Functions:
                 raise ConfigError(msg)
             found = getattr(found, part)
         if not callable(found):
-            msg = f"{key}: {name!r} is a {type(found).__name__}, expected a function or a class"
+            msg = f"{key}: {name!r} is of the type {type(found).__name__}, expected a function or a class"
             raise ConfigError(msg)
         function: Callable[..., Any] = found
         return function
