@@ -43,19 +43,19 @@ run: {mlflow: false}
 
 FACES_BY_KERAS = """
 version: 1
-source: {format: parquet, path: by_torch.parquet}
+source: {format: parquet, path: patches.parquet}
 model:
   tensorflow: {factory: "onet:make"}
 predict:
   inputs: patch
   outputs: tensorflow_probability float, python string
-  keep: [row, torch_probability]
+  keep: row
   preprocess: sparkinfer.demo.faces:to_channels_last
   postprocess: onet:probability_and_python
 config: {batch_size: 50}
 spark:
   conf: {spark.cores.max: 1}
-sink: {format: parquet, path: by_both.parquet}
+sink: {format: parquet, path: by_keras.parquet}
 run: {mlflow: false}
 """
 
@@ -160,13 +160,13 @@ def test_the_demos_faces_by_py_files(cluster: Cluster, folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # h5py's, when Keras saves under NumPy 2
 def test_the_demos_faces_by_archives(cluster: Cluster, folder: Path) -> None:
-    """The documented commands with --archives: Keras scores what PyTorch scored, in the Python of the archive, by functions beside the job file."""
+    """The documented commands with --archives: Keras scores the same patches in the Python of the archive, by functions beside the job file."""
     (folder / "job.yaml").write_text(FACES_BY_KERAS, encoding="utf-8")
     (folder / "onet.py").write_text(ONET, encoding="utf-8")
     pack_thin_environment(folder)
     cluster.run(commands("--archives"), folder, PYTHONPATH=str(ROOT))
-    scored = pq.read_table(folder / "by_both.parquet").sort_by("row")
-    assert scored.column_names == ["row", "torch_probability", "tensorflow_probability", "python"]
+    scored = pq.read_table(folder / "by_keras.parquet").sort_by("row")
+    assert scored.column_names == ["row", "tensorflow_probability", "python"]
     expected = here(folder, faces.keras_onet(), "tensorflow_probability", faces.to_channels_last)
     np.testing.assert_allclose(scored.column("tensorflow_probability").to_numpy(), expected, atol=1e-5)
     (used,) = set(scored.column("python").to_pylist())
