@@ -33,7 +33,7 @@ TensorFlow = keys_of(models.TensorFlowModel, factory=True)
 Python = keys_of(models.PythonModel)
 Config = keys_of(InferenceConfig, each=True)
 _MLFLOW = getattr(sparkinfer, "MlflowModel", None)
-Mlflow = keys_of(_MLFLOW) if _MLFLOW is not None else None
+Mlflow: Any = keys_of(_MLFLOW) if _MLFLOW is not None else dict[str, Any]
 
 
 # --- inputs -------------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Model(Section):
 
     torch: Torch | None = None  # type: ignore[valid-type]  # made of the dataclass
     tensorflow: TensorFlow | None = None  # type: ignore[valid-type]
-    mlflow: Mlflow | dict[str, Any] | None = None  # type: ignore[valid-type]
+    mlflow: Mlflow | None = None
     python: Python | None = None  # type: ignore[valid-type]
 
     @model_validator(mode="after")

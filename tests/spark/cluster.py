@@ -15,7 +15,7 @@ import pyspark
 
 HOME = Path(pyspark.__file__).parent
 _QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # short-lived JVMs on a small machine
-_DEFAULTS = f"""
+SETTINGS = f"""
 spark.executor.cores 1
 spark.executor.memory 512m
 spark.driver.memory 512m
@@ -71,7 +71,7 @@ def wait_for(there: Callable[[], bool], what: str, seconds: float = 200) -> None
 def standalone_cluster(folder: Path) -> Iterator[Cluster]:
     """Start a master and two workers of two cores each, which makes four executors; stop them at the end."""
     (folder / "conf").mkdir()
-    (folder / "conf" / "spark-defaults.conf").write_text(_DEFAULTS, encoding="utf-8")
+    (folder / "conf" / "spark-defaults.conf").write_text(SETTINGS, encoding="utf-8")
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder),

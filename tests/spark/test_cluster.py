@@ -19,7 +19,7 @@ import pytest
 
 import sparkinfer as si
 from sparkinfer.demo import faces
-from tests.spark.cluster import Cluster, standalone_cluster, wait_for
+from tests.spark.cluster import SETTINGS, Cluster, standalone_cluster, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -187,9 +187,10 @@ def test_an_executor_that_is_killed_changes_nothing(cluster: Cluster, tmp_path: 
     (tmp_path / "job.yaml").write_text(HELD, encoding="utf-8")
     (tmp_path / "held.py").write_text(HELD_MODULE, encoding="utf-8")
     attempts = tmp_path / "attempts"
-    submit = f'spark-submit --master "$MASTER" "{ROOT}/sparkinfer/__main__.py" run job.yaml'
-    variables = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    with cluster.shell(f"{submit} --set spark.conf.spark.executorEnv.PYTHONPATH={ROOT}", tmp_path, **variables) as process:
+    (tmp_path / "settings.conf").write_text(
+        f"{SETTINGS}\nspark.executorEnv.PYTHONPATH {ROOT}\n", encoding="utf-8"
+    )  # "installed" on the workers
+    with cluster.shell(commands("--properties-file"), tmp_path, PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT)) as process:
         try:
             wait_for(lambda: process.poll() is not None or (attempts.exists() and attempts.read_text().endswith("\n")), "the partition")
             if process.poll() is None:

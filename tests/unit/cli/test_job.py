@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
+import subprocess
+import sys
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -20,6 +23,8 @@ from sparkinfer.cli.keys import keys_of
 from sparkinfer.cli.problems import known_keys
 from sparkinfer.cli.read import Document, read_job
 from sparkinfer.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
 
 JOB: dict[str, Any] = {
     "version": 1,
@@ -203,6 +208,54 @@ def test_keys_are_made_of_any_models_dataclass() -> None:
     assert section.model_validate({"uri": "models:/a@b", "params": {"k": 3}}).given() == {"uri": "models:/a@b", "params": {"k": 3}}
     with pytest.raises(ValidationError, match="uri"):
         section.model_validate({"params": {}})
+
+
+WITH_A_REGISTRY = """
+from dataclasses import dataclass
+
+import sparkinfer
+
+@dataclass(frozen=True)
+class FromARegistry:
+    uri: str
+
+sparkinfer.MlflowModel = FromARegistry if {there} else None
+from sparkinfer.cli.job import Model
+
+for given in ({{"uri": "models:/a@b"}}, {{"uri": "a", "parms": 1}}):
+    try:
+        print(Model.model_validate({{"mlflow": given}}).mlflow.given())
+    except ValueError as error:
+        print(error.errors()[0]["type"], *error.errors()[0]["loc"], error.errors()[0]["msg"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        (True, r"\{'uri': 'models:/a@b'\}\nextra_forbidden mlflow parms "),
+        (False, r"value_error Value error, mlflow is given, but this version"),
+    ],
+)
+def test_mlflow_is_a_model_where_the_library_has_it(there: bool, told: str) -> None:
+    """Its keys are then those of its dataclass; elsewhere the job says what to give instead."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_A_REGISTRY.format(there=there)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert re.match(told, done.stdout), done.stdout + done.stderr
+
+
+def test_the_job_that_the_documentation_shows_is_right(tmp_path: Path) -> None:
+    """Its keys and values; and every key of every section is told in its table."""
+    page = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "job.yaml").write_text(shown, encoding="utf-8")
+    assert parse_job(read_job(tmp_path / "job.yaml", (), {"MODELS": "/m"})).sink.partition_by == ("label",)
+    table = "\n".join(line for line in page.splitlines() if line.startswith("| `"))
+    for name, field_ in Job.model_fields.items():
+        section = field_.annotation
+        if name not in ("model", "config", "version"):
+            assert [key for key in known_keys(section) if f".{key}`" not in table] == [], name
 
 
 json = st.recursive(
