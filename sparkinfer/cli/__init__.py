@@ -23,6 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     try:
         from sparkinfer.cli.app import run_command  # noqa: PLC0415 - what it needs comes with an extra
+
+        return run_command(arguments)  # a command brings more of it
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _PACKAGES:
             raise
@@ -30,4 +32,3 @@ def main(arguments: list[str] | None = None) -> int:
             f"sparkinfer: the command line needs the package {error.name!r}, which is not installed here: pip install 'sparkinfer[cli]'\n"
         )
         return 1
-    return run_command(arguments)

@@ -28,7 +28,7 @@ _ENV = re.compile(r"env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LEAST_HIDDEN = 3  # characters; shorter ones are no secrets, and hiding them would garble messages
 
-Path_ = tuple[str | int, ...]  # the way to a value: keys and positions
+Way = tuple[str | int, ...]  # the way to a value: keys and positions
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _changed(marked: dict[str, Any], change: str) -> dict[str, Any]:
     return _laid(marked, keys, _parsed(text, f"--set {way}"), ())
 
 
-def _laid(there: dict[str, Any], keys: list[str], value: Any, above: Path_) -> dict[str, Any]:
+def _laid(there: dict[str, Any], keys: list[str], value: Any, above: Way) -> dict[str, Any]:
     key, *rest = keys
     if not rest:
         return {**there, key: value}
@@ -215,7 +215,7 @@ class _Filler:
         self._folder = folder
         self.hidden: dict[str, str] = {}
 
-    def filled(self, value: Any, way: Path_) -> Any:
+    def filled(self, value: Any, way: Way) -> Any:
         if isinstance(value, str):
             return self._text(value, way)
         if isinstance(value, list):
@@ -224,10 +224,10 @@ class _Filler:
             return {key: self.filled(item, (*way, key)) for key, item in value.items()}
         return value
 
-    def _text(self, text: str, way: Path_) -> str:
+    def _text(self, text: str, way: Way) -> str:
         return _MARK.sub(lambda match: self._one(match, way), text)
 
-    def _one(self, match: re.Match[str], way: Path_) -> str:
+    def _one(self, match: re.Match[str], way: Way) -> str:
         inside, mark = match["inside"], "${" + match["inside"] + "}"
         if match["literal"]:
             return mark
@@ -244,7 +244,7 @@ class _Filler:
             raise ConfigError(msg)
         return mark
 
-    def _variable(self, name: str, mark: str, way: Path_) -> str:
+    def _variable(self, name: str, mark: str, way: Way) -> str:
         if name not in self._variables:
             msg = f"{self._where}: {at(way)}: the environment variable {name} is not set: export {name}=..., or write the value out"
             raise ConfigError(msg)

@@ -56,6 +56,10 @@ def run_job(path: Path, *, changes: tuple[str, ...] = (), check: bool = False, s
     """
     document = read_job(path, changes)
     job = parse_job(document)
+
+    def say_plainly(line: str) -> None:
+        say(document.hide(line))
+
     with _without_secrets(document), functions_beside(path) as functions:
         model = _model(job, functions)
         keywords = _keywords(job, functions)
@@ -70,9 +74,9 @@ def run_job(path: Path, *, changes: tuple[str, ...] = (), check: bool = False, s
                 settings = replace(_config(job), max_records_per_batch=None)  # in force only while a run is open
                 scored = _predicted(rows, model, settings, keywords)
                 columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in scored.schema)
-                say(f"{path} is in order: {model} would give {columns}")
+                say_plainly(f"{path} is in order: {model} would give {columns}")
                 return None
-            return _score(rows, model, keywords, document, job, name, say)
+            return _score(rows, model, keywords, document, job, name, say_plainly)
 
 
 def _score(
@@ -227,6 +231,6 @@ def _summary(run: InferenceRun, seconds: float, job: Job, document: Document) ->
     if job.run.report is not None:
         path = Path(job.run.report).expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield f"report -> {document.hide(str(run.save_report(path)))}"
+        yield f"report -> {run.save_report(path)}"
     if run.mlflow_run_id is not None:
         yield f"MLflow run {run.mlflow_run_id}"

@@ -50,7 +50,7 @@ def job_session(master: str | None, app_name: str | None, conf: Mapping[str, str
     if running is not None:
         there = setting(running, "spark.master")
         if master is not None and there != master:
-            remark(f"spark.master is {master!r} in the job file, but the session that runs has {there!r}, which stays")
+            remark(f"the job file's spark.master is another than that of the session that runs, {there!r}, which stays")
         with _laid_over(running, conf):
             yield running
         return

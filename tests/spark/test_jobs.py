@@ -186,7 +186,7 @@ def test_a_master_that_cannot_be_had_is_told(spark: SparkSession, folder: Path) 
     """The running session's own stays, and the job is done in it."""
     path = write_job(folder, spark={"master": "spark://elsewhere:7077"})
     with pytest.warns(
-        si.SparkInferWarning, match=r"spark\.master is 'spark://elsewhere:7077' in the job file, but the session that runs has 'local\[2\]'"
+        si.SparkInferWarning, match=r"the job file's spark\.master is another than that of the session that runs, 'local\[2\]', which stays"
     ):
         run(path, check=True)
 
