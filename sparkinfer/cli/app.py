@@ -45,11 +45,6 @@ def run_command(arguments: list[str] | None) -> int:
     return 0
 
 
-@_app.callback()
-def _root() -> None:
-    """Keep the commands' names even while there is one only."""
-
-
 @_app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("demo-output"),

@@ -22,7 +22,7 @@ from sparkinfer.cli.functions import Functions, functions_beside
 from sparkinfer.cli.job import Job, Sink, Source, parse_job
 from sparkinfer.cli.read import Document, read_job
 from sparkinfer.config import InferenceConfig
-from sparkinfer.errors import ConfigError, MissingDependencyError, SparkInferError
+from sparkinfer.errors import ConfigError, MissingDependencyError, ModelLoadError, SparkInferError
 
 if TYPE_CHECKING:
     from sparkinfer.cli.keys import Section
@@ -118,9 +118,17 @@ def _model(job: Job, functions: Functions) -> Any:
     if "factory" in given:
         factory = functions.find(given.pop("factory"), f"{key}.factory")
         # a PyTorch module is made on the workers, from its weights; a Keras model is an object that travels
-        given["source"] = factory if kind == "torch" else factory()
+        given["source"] = factory if kind == "torch" else _called(factory, f"{key}.factory")
     kinds = {"torch": sparkinfer.TorchModel, "tensorflow": sparkinfer.TensorFlowModel, "mlflow": getattr(sparkinfer, "MlflowModel", None)}
     return _made(kinds[kind], given, key)
+
+
+def _called(factory: Callable[[], Any], key: str) -> Any:
+    try:
+        return factory()
+    except Exception as error:
+        msg = f"{key}: {getattr(factory, '__name__', factory)}() raised {type(error).__name__}: {error}"
+        raise ModelLoadError(msg) from error
 
 
 def _made(kind: Any, given: dict[str, Any], key: str) -> Any:

@@ -21,6 +21,8 @@ import sparkinfer as si
 from sparkinfer.demo import faces
 from tests.spark.cluster import SETTINGS, Cluster, standalone_cluster, wait_for
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 

@@ -14,7 +14,7 @@ import yaml
 import sparkinfer as si
 from sparkinfer.cli import main
 from sparkinfer.cli.run import JobFailedError, run_job
-from sparkinfer.errors import ConfigError, MissingDependencyError, SchemaError
+from sparkinfer.errors import ConfigError, MissingDependencyError, ModelLoadError, SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +34,10 @@ def refuse():
     def predict(x):
         raise ValueError("bad rows")
     return predict
+
+
+def broken():
+    raise OSError("no weights")
 
 
 def make_net():
@@ -166,6 +170,8 @@ def test_what_is_wrong_is_told_before_a_row_is_scored(spark: SparkSession, folde
         run(path, "predict.inputs=idd")
     with pytest.raises(ConfigError, match=r"model\.torch: TorchModel\('net.pt2'\): sha256 is 'x'"):
         run(path, "model={torch: {source: net.pt2, sha256: x}}")
+    with pytest.raises(ModelLoadError, match=r"model\.tensorflow\.factory: broken\(\) raised OSError: no weights"):
+        run(path, "model={tensorflow: {factory: 'scoring:broken'}}")
     with pytest.raises(JobFailedError, match=r"^source: AnalysisException: \[PATH_NOT_FOUND\]"):
         run(path, f"source={{format: parquet, path: {folder / 'nowhere'}}}")
     with pytest.raises(
