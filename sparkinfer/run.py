@@ -75,7 +75,13 @@ class InferenceRun:
     """
 
     def __init__(
-        self, name: str | None, *, max_records_per_batch: int | None = None, measured: bool = True, label: str | None = None
+        self,
+        name: str | None,
+        *,
+        max_records_per_batch: int | None = None,
+        measured: bool = True,
+        label: str | None = None,
+        logged: bool = True,
     ) -> None:
         """Begin."""
         self.id = uuid4().hex[:12]
@@ -83,6 +89,7 @@ class InferenceRun:
         self.max_records_per_batch = max_records_per_batch
         self.measured = measured
         self.label = label
+        self._logged = logged
         self._begun = time.time()
         self._ended: float | None = None
         self.session: Any = None
@@ -183,8 +190,8 @@ class InferenceRun:
         self._frozen = self._collect()
 
     def _report(self) -> None:
-        """Log the run to MLflow, where it is installed; a run that measured nothing is not logged."""
-        if not self.measured or not self.metrics.executions:
+        """Log the run to MLflow, where it is wanted and installed; a run that measured nothing is not logged."""
+        if not self._logged or not self.measured or not self.metrics.executions:
             return
         if find_spec("mlflow") is None:
             _say_once(
@@ -238,6 +245,7 @@ def inference_run(
     metrics: bool = True,
     progress: bool | Literal["auto"] = "auto",
     label: str | None = None,
+    mlflow: bool = True,
 ) -> Iterator[InferenceRun]:
     """Surround the actions of a run, and measure them.
 
@@ -250,6 +258,7 @@ def inference_run(
         label: a kept column with the truth: accuracy and ``run.confusion`` of texts, booleans and integers, else the mean absolute error, of
             the first output of the same kind. Needs ``road="map"``, ``keep=`` with the column, and a classic session; where it cannot
             be compared, a remark of the run says why.
+        mlflow: log the run where MLflow is installed.
 
     Yields:
         The run. Its figures are there while it is open, as far as partitions have ended, and afterwards.
@@ -268,7 +277,7 @@ def inference_run(
     global _last  # noqa: PLW0603 - the last run is the process's
     InferenceConfig(max_records_per_batch=max_records_per_batch)
     _check_label(label)
-    run = InferenceRun(name, max_records_per_batch=max_records_per_batch, measured=metrics, label=label)
+    run = InferenceRun(name, max_records_per_batch=max_records_per_batch, measured=metrics, label=label, logged=mlflow)
     with ExitStack() as changed:
         spark = import_module("sparkinfer.spark.runs")  # brings pyspark, which a run is about
         session = changed.enter_context(spark.surrounded(run.id, max_records_per_batch, label))
