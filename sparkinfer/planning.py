@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.contracts import Describable
     from sparkinfer.engine.encode import OutputColumn
 
-__all__ = ["Functions", "check_input_types", "plan_partition"]
+__all__ = ["Functions", "check_input_types", "describe", "plan_partition"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def plan_partition(
         msg = f"on_error is {on_error!r}, expected 'raise' (this version knows no other)"
         raise ConfigError(msg)
     prepare = _prepare(style, bindings, functions, on_null)
-    described = _described(model)
+    described = describe(model)
     _check_batch_size(described, config.batch_size)
     if not prepare.function:
         if not _may_be_struct(prepare):
@@ -82,7 +82,13 @@ def plan_partition(
     )
 
 
-def _described(model: object) -> ModelPlan:
+def describe(model: object) -> ModelPlan:
+    """Have a model read and checked.
+
+    Raises:
+        ConfigError: it is none.
+        ModelLoadError: it cannot be read.
+    """
     described = model.describe() if not isinstance(model, type) and hasattr(model, "describe") else None
     if isinstance(described, ModelPlan):
         return described

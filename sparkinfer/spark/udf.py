@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from sparkinfer.engine.contracts import Describable
-
+    from sparkinfer.engine.partition import PartitionPlan
 
 __all__ = ["Flavor", "PredictColumn", "predict_udf"]
 
@@ -83,7 +83,6 @@ def predict_udf(
         ConfigError, SchemaError, ModelLoadError: an argument or the model is wrong; no job was started.
     """
     del error_column
-    settings = InferenceConfig.build(config, overrides)
     plan = plan_partition(
         model,
         inputs=inputs,
@@ -93,12 +92,17 @@ def predict_udf(
         functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
         on_null=on_null,
         on_error=on_error,
-        config=settings,
+        config=InferenceConfig.build(config, overrides),
     )
-    session = active_or_local_session()
-    check_max_records(session, settings.max_records_per_batch, column_road=True)
-    call = register_call(plan, "udf", open_channel(session, wanted=settings.metrics), session)
-    task = PartitionTask(plan=plan, files=ship(plan.model, session), library=sparkinfer.__version__, call=call.id, channel=call.channel)
+    return column_for(active_or_local_session(), plan, flavor=flavor, deterministic=deterministic)
+
+
+def column_for(session: Any, plan: PartitionPlan, *, flavor: Flavor, deterministic: bool, called: str = "") -> PredictColumn:
+    """Bring the model to the session's workers, and make the column; ``called`` is its name in SQL."""
+    check_max_records(session, plan.config.max_records_per_batch, column_road=True)
+    call = register_call(plan, "udf", open_channel(session, wanted=plan.config.metrics), session)
+    files = ship(plan.model, session)
+    task = PartitionTask(plan=plan, files=files, library=sparkinfer.__version__, call=call.id, channel=call.channel, called=called)
     return PredictColumn(task, flavor=flavor, deterministic=deterministic)
 
 
