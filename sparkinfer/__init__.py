@@ -77,10 +77,13 @@ _HOMES = {
     "preview": "sparkinfer.spark.predict",
     "register": "sparkinfer.spark.sql",
 }
+_MODULES = ("ml",)  # si.ml.Predictor: fetched likewise, since it brings pyspark
 
 
 def __getattr__(name: str) -> Any:
-    """Fetch a public name from its home on first use (PEP 562)."""
+    """Fetch a public name from its home, or a public module, on first use (PEP 562)."""
+    if name in _MODULES:
+        return import_module(f"sparkinfer.{name}")
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
@@ -91,4 +94,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names."""
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_MODULES, "__version__"])
