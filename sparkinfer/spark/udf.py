@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
@@ -160,6 +161,20 @@ class PredictColumn:
     def __repr__(self) -> str:
         """Show what it takes and gives."""
         return f"PredictColumn({self._task.plan.model.label}, inputs={list(self._columns)}, returns={self._task.plan.outputs[0].type})"
+
+    def _repr_html_(self) -> str:
+        """Show it at the end of a notebook's cell."""
+        plan = self._task.plan
+        told = {
+            "model": plan.model.label,
+            "columns": ", ".join(self._columns),
+            "returns": plan.outputs[0].type,
+            "batch size": plan.config.batch_size,
+            "nulls": plan.on_null,
+            "in SQL": self._task.called or None,
+        }
+        rows = (f"<tr><th>{name}</th><td>{escape(str(value))}</td></tr>" for name, value in told.items() if value is not None)
+        return f"<table>{''.join(rows)}</table>"
 
 
 def quoted(name: str) -> str:

@@ -121,6 +121,7 @@ class PartitionTask:
             task_attempt=context.taskAttemptId(),
             host=socket.gethostname(),
             pid=os.getpid(),
+            micro_batch=_micro_batch(context),
             **recorder.figures(),
         )
 
@@ -153,6 +154,12 @@ class PartitionTask:
         return [
             column_from_pandas(given[at], given[at + 1], given[at + 2], name) for at, name in zip(starts, self.plan.columns, strict=True)
         ]
+
+
+def _micro_batch(context: TaskContext) -> str | None:
+    """Name the micro-batch of a streaming query, in whose tasks Spark sets both properties, those of foreachBatch among them (seen on 4.3)."""
+    query = context.getLocalProperty("sql.streaming.queryId")
+    return f"{query}/{context.getLocalProperty('streaming.sql.batchId')}" if query is not None else None
 
 
 def _cards_of(context: TaskContext) -> tuple[str, ...] | None:
