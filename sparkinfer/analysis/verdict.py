@@ -75,7 +75,7 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         """Show it at the end of a notebook's cell, with the figures that it rests on."""
-        rows = (f"<tr><th>{escape(name)}</th><td>{value:.3g}</td></tr>" for name, value in self.evidence.items())
+        rows = (f"<tr><th style='text-align: left'>{escape(name)}</th><td>{value:.3g}</td></tr>" for name, value in self.evidence.items())
         return f"<div style='max-width: 60em'>{escape(str(self))}</div><table>{''.join(rows)}</table>"
 
 

@@ -173,7 +173,11 @@ class PredictColumn:
             "nulls": plan.on_null,
             "in SQL": self._task.called or None,
         }
-        rows = (f"<tr><th>{name}</th><td>{escape(str(value))}</td></tr>" for name, value in told.items() if value is not None)
+        rows = (
+            f"<tr><th style='text-align: left'>{name}</th><td>{escape(str(value))}</td></tr>"
+            for name, value in told.items()
+            if value is not None
+        )
         return f"<table>{''.join(rows)}</table>"
 
 
