@@ -60,7 +60,7 @@ class _TextsParam(AccumulatorParam[_Texts]):
     """Adds lists up; Spark delivers a task's part when the task has succeeded, and only then."""
 
     def __init__(self, heard: Callable[[Sequence[str]], None] | None = None) -> None:
-        self._heard = heard
+        self.heard = heard
 
     def __reduce__(self) -> tuple[type[_TextsParam], tuple[()]]:
         return _TextsParam, ()  # who listens stays on the driver
@@ -75,8 +75,8 @@ class _TextsParam(AccumulatorParam[_Texts]):
             if surplus > 0:  # a stream runs for months
                 del value1[:surplus]
                 value1.dropped += surplus
-        if self._heard is not None:
-            self._heard(value2)
+        if self.heard is not None:
+            self.heard(value2)
         return value1
 
 
@@ -106,6 +106,8 @@ class AccumulatorChannel:
         with _lock:
             _read.pop(self.accumulator.aid, None)
             self.accumulator.value.clear()
+            if isinstance(self.accumulator.accum_param, _TextsParam):
+                self.accumulator.accum_param.heard = None  # pyspark itself holds every accumulator for good (up to 4.3)
 
 
 @dataclass
