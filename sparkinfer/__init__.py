@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sparkinfer.run import InferenceRun, inference_run, last_run
     from sparkinfer.schema import TensorSpec
     from sparkinfer.spark.predict import predict, preview
+    from sparkinfer.spark.sql import register
     from sparkinfer.spark.udf import predict_udf
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "predict_local",
     "predict_udf",
     "preview",
+    "register",
 ]
 
 __version__ = "0.1.0"
@@ -77,11 +79,15 @@ _HOMES = {
     "predict_local": "sparkinfer.local",
     "predict_udf": "sparkinfer.spark.udf",
     "preview": "sparkinfer.spark.predict",
+    "register": "sparkinfer.spark.sql",
 }
+_MODULES = ("ml",)  # si.ml.Predictor: fetched likewise, since it brings pyspark
 
 
 def __getattr__(name: str) -> Any:
-    """Fetch a public name from its home on first use (PEP 562)."""
+    """Fetch a public name from its home, or a public module, on first use (PEP 562)."""
+    if name in _MODULES:
+        return import_module(f"sparkinfer.{name}")
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
@@ -92,4 +98,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names."""
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_MODULES, "__version__"])

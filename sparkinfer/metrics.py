@@ -148,6 +148,7 @@ class PartitionMetrics:
         gauges: single figures of the samplers, such as ``gpu_0_energy_joules``.
         remarks: what could not be measured, and why; each once.
         quality: how the predictions compare with the run's label column, where they were compared.
+        micro_batch: the streaming query and the micro-batch that the action was of, as ``query/number``; ``None`` outside a stream.
     """
 
     call: str
@@ -187,6 +188,7 @@ class PartitionMetrics:
     gauges: Mapping[str, float] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     quality: Quality | None = None
+    micro_batch: str | None = None
 
     def flat(self) -> dict[str, str | int | float | None]:
         """Give the record as one line of a table: stages as ``<stage>_seconds``, gauges by name; what is not finite is ``None``."""
@@ -244,6 +246,19 @@ class Execution:
     partitions: tuple[PartitionMetrics, ...]
     duplicates: int
 
+    @property
+    def micro_batch(self) -> str | None:
+        """The streaming query and its micro-batch, if it was of one."""
+        return next((record.micro_batch for record in self.partitions), None)
+
+    @property
+    def rows_by_partition(self) -> Mapping[int, int]:
+        """Rows that each partition put out."""
+        rows: dict[int, int] = defaultdict(int)
+        for record in self.partitions:
+            rows[record.partition] += record.rows
+        return rows
+
 
 def group_executions(records: Iterable[PartitionMetrics]) -> list[Execution]:
     """Sort records into executions, in the order in which they began, and keep each partition's last attempt.
@@ -266,6 +281,20 @@ def _keep_last_attempts(key: tuple[str, str | None], partitions: Mapping[int, Se
         last = max(record.task_attempt for record in attempts)
         kept += [record for record in attempts if record.task_attempt == last]
     return Execution(*key, tuple(kept), sum(map(len, partitions.values())) - len(kept))
+
+
+def scored_again(earlier: Mapping[int, int], later: Mapping[int, int]) -> bool:
+    """Tell whether all rows that one execution scored were scored by another one again: the same rows in each of its partitions.
+
+    Args:
+        earlier: rows by partition, of a complete execution.
+        later: likewise, of one that may still run.
+
+    Example:
+        >>> scored_again({0: 10, 1: 10}, {0: 10}), scored_again({0: 10, 1: 10}, {1: 10, 0: 10})
+        (False, True)
+    """
+    return any(earlier.values()) and all(later.get(partition) == rows for partition, rows in earlier.items())
 
 
 def summarise(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:

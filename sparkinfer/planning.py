@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.contracts import Describable
     from sparkinfer.engine.encode import OutputColumn
 
-__all__ = ["Functions", "check_input_types", "plan_partition"]
+__all__ = ["Functions", "check_input_types", "describe", "plan_partition"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def plan_partition(
     _check_limits(on_error, config)
     tolerant = on_error == "null"
     given = None if said is None else _prepare(*said, functions, on_null, tolerant=tolerant)
-    described = _described(model)
+    described = describe(model)
     prepare = given or _prepare(*default_inputs(described, there), functions, on_null, tolerant=tolerant)
     _check_batch_size(described, config.batch_size)
     if not prepare.function:
@@ -117,7 +117,13 @@ def _refuse_unsaid(inputs: object, outputs: object, functions: Functions) -> Non
         raise ConfigError(msg)
 
 
-def _described(model: object) -> ModelPlan:
+def describe(model: object) -> ModelPlan:
+    """Have a model read and checked.
+
+    Raises:
+        ConfigError: it is none.
+        ModelLoadError: it cannot be read.
+    """
     described = model.describe() if not isinstance(model, type) and hasattr(model, "describe") else None
     if isinstance(described, ModelPlan):
         return described

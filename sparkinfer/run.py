@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from sparkinfer.config import InferenceConfig
 from sparkinfer.errors import ConfigError, MissingDependencyError, remark
-from sparkinfer.metrics import Execution, RunMetrics, group_executions, merged_quality
+from sparkinfer.metrics import Execution, RunMetrics, group_executions, merged_quality, scored_again
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,6 +94,7 @@ class InferenceRun:
         self._ended: float | None = None
         self.session: Any = None
         self.before: frozenset[tuple[str, int, float]] = frozenset()  # over Connect: what was logged before this run
+        self.calls_before = 0
         self._last_before = -1
         self._frozen: RunMetrics | None = None
         self._actions: tuple[Action, ...] = ()
@@ -174,6 +175,17 @@ class InferenceRun:
         rows = self.summary.get("inference/rows_total", 0)
         return f"InferenceRun(name={self.name!r}, rows={rows}, actions={len(self.actions)})"
 
+    def _repr_html_(self) -> str:
+        """Show the figures at the end of a notebook's cell."""
+        shown: str = import_module("sparkinfer.reporting.cell").cell(
+            self.metrics,
+            str(self.verdict),
+            ended=self._frozen is not None,
+            actions=len(self.actions),
+            mlflow_run_id=self.mlflow_run_id,
+        )
+        return shown
+
     @property
     def over_connect(self) -> bool:
         """Whether the session talks to its server by Spark Connect."""
@@ -182,6 +194,7 @@ class InferenceRun:
     def _enter(self, session: Any) -> None:
         self.session = session
         self._last_before = _seen(session)
+        self.calls_before = import_module("sparkinfer.spark.calls").calls_made()
         if self.over_connect:
             self.before = frozenset(map(_key, _logged(session)))
 
@@ -215,7 +228,12 @@ class InferenceRun:
         complete = {action.execution for action in self._actions if action.complete}
         executions.sort(key=lambda one: one.execution not in complete)  # stable: the first complete one is the run
         remarks = (
-            _remarks(self._actions, self.session, measured=self.measured) + _memory_remark(executions) + _label_remark(self, executions)
+            *(forgotten := _forgotten_remark(self)),
+            *_remarks(self._actions, self.session, measured=self.measured, all_known=not forgotten),
+            *_repeat_remark([execution for execution in executions if execution.execution in complete]),
+            *_stream_remarks(executions, self.session),
+            *_memory_remark(executions),
+            *_label_remark(self, executions),
         )
         return RunMetrics(
             id=self.id,
@@ -392,11 +410,11 @@ def _is_complete(execution: Execution, sql: Any, most: int) -> bool:
     return not sql.limited and not sql.error
 
 
-def _remarks(actions: tuple[Action, ...], session: Any, *, measured: bool) -> tuple[str, ...]:
+def _remarks(actions: tuple[Action, ...], session: Any, *, measured: bool, all_known: bool) -> tuple[str, ...]:
     if not measured:
         return ("not measured: the run was opened with metrics=False",)
     remarks = []
-    if any(not action.complete and not action.error for action in actions):
+    if all_known and any(not action.complete and not action.error for action in actions):
         remarks.append(
             "an action was cut short (limit, show, first and take stop their tasks early): its figures are of the partitions that reported, if any"
         )
@@ -421,6 +439,43 @@ def _memory_remark(executions: list[Execution]) -> tuple[str, ...]:
     """Say what batch size fits into memory, where batches had to be cut."""
     fit = [record.batch_rows_fit for record in (executions[0].partitions if executions else ()) if record.batch_rows_fit is not None]
     return (f"the model ran out of memory, and its batches were cut to {min(fit)} rows: say batch_size={min(fit)}",) if fit else ()
+
+
+def _forgotten_remark(run: InferenceRun) -> tuple[str, ...]:
+    """Say that figures were let go, where there were more calls than are remembered: ``foreachBatch`` makes one a micro-batch."""
+    calls = import_module("sparkinfer.spark.calls")
+    made = calls.calls_made() - run.calls_before
+    if made <= calls.CALLS_KEPT or run.over_connect:  # there the workers' logs have all
+        return ()
+    return (f"predict was called {made:,} times inside: the figures are of the newest {calls.CALLS_KEPT} calls",)
+
+
+def _repeat_remark(complete: list[Execution]) -> tuple[str, ...]:
+    """Say that the predictions of one ``predict`` were scored more than once; a UDF is called on many DataFrames."""
+    roads = {call.id: call.road for call in import_module("sparkinfer.spark.calls").known_calls()}
+    seen: dict[tuple[str, str | None], list[Mapping[int, int]]] = {}
+    for execution in complete:
+        rows = execution.rows_by_partition
+        before = seen.setdefault((execution.call, execution.micro_batch), [])
+        if roads.get(execution.call, "udf") != "udf" and any(scored_again(earlier, rows) for earlier in before):
+            return (
+                f"the same predictions were scored a second time ({sum(rows.values()):,} rows): cache() or write them once, and read that",
+            )
+        before.append(rows)
+    return ()
+
+
+def _stream_remarks(executions: list[Execution], session: Any) -> tuple[str, ...]:
+    """Say what a run shows of a stream, whose micro-batches are actions each."""
+    batches = {batch for execution in executions if (batch := execution.micro_batch) is not None}
+    remarks = []
+    if len(batches) > 1:
+        remarks.append(
+            f"{len(batches):,} micro-batches of a stream reported, each an action of its own: the figures are of one, run.actions lists all"
+        )
+    if {batch.partition("/")[0] for batch in batches} & import_module("sparkinfer.spark.runs").active_streams(session):
+        remarks.append("the stream still runs: what it scores from here on is in no figure. Wait for it inside, with awaitTermination()")
+    return tuple(remarks)
 
 
 def _label_remark(run: InferenceRun, executions: list[Execution]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ Invariant: sending never changes a row and never raises into the task; reading n
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -58,6 +59,12 @@ class _Texts(list[str]):
 class _TextsParam(AccumulatorParam[_Texts]):
     """Adds lists up; Spark delivers a task's part when the task has succeeded, and only then."""
 
+    def __init__(self, heard: Callable[[Sequence[str]], None] | None = None) -> None:
+        self.heard = heard
+
+    def __reduce__(self) -> tuple[type[_TextsParam], tuple[()]]:
+        return _TextsParam, ()  # who listens stays on the driver
+
     def zero(self, value: _Texts) -> _Texts:  # noqa: ARG002 - AccumulatorParam's own signature
         return _Texts()
 
@@ -68,6 +75,8 @@ class _TextsParam(AccumulatorParam[_Texts]):
             if surplus > 0:  # a stream runs for months
                 del value1[:surplus]
                 value1.dropped += surplus
+        if self.heard is not None:
+            self.heard(value2)
         return value1
 
 
@@ -97,6 +106,8 @@ class AccumulatorChannel:
         with _lock:
             _read.pop(self.accumulator.aid, None)
             self.accumulator.value.clear()
+            if isinstance(self.accumulator.accum_param, _TextsParam):
+                self.accumulator.accum_param.heard = None  # pyspark itself holds every accumulator for good (up to 4.3)
 
 
 @dataclass
@@ -172,14 +183,20 @@ class NoChannel:
         """Do nothing."""
 
 
-def open_channel(session: Any, *, wanted: bool) -> MetricsChannel:
-    """Open the channel that this kind of session has."""
+def open_channel(session: Any, *, wanted: bool, heard: Callable[[Sequence[str]], None] | None = None) -> MetricsChannel:
+    """Open the channel that this kind of session has.
+
+    Args:
+        session: whose workers will send.
+        wanted: whether anything is to come back.
+        heard: told of records as they come, in classic sessions. Spark's scheduler waits for it: it must be brief, and must not raise.
+    """
     if not wanted:
         return NoChannel()
     if is_connect(session):
         return WorkerLogChannel() if SPARK_VERSION >= WORKER_LOGS_SINCE else NoChannel()
     try:
-        return AccumulatorChannel(session.sparkContext.accumulator(_Texts(), _TextsParam()))
+        return AccumulatorChannel(session.sparkContext.accumulator(_Texts(), _TextsParam(heard)))
     except Exception:  # noqa: BLE001 - a shared or serverless cluster hides the context: the predictions need it not
         remark_once(
             session,

@@ -22,6 +22,7 @@ from sparkinfer.errors import ConfigError, SchemaError
 from sparkinfer.planning import Functions, check_input_types, plan_partition
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
+from sparkinfer.spark.repeats import RepeatWatch
 from sparkinfer.spark.session import SPARK_VERSION, setting_is_on
 from sparkinfer.spark.settings import check_max_records
 from sparkinfer.spark.ship import ship
@@ -119,7 +120,7 @@ def predict(
     taken = _choose_road(road, data, plan, resource_profile)
     session = data.sparkSession
     check_max_records(session, settings.max_records_per_batch, column_road=taken == "column")
-    call = register_call(plan, taken, open_channel(session, wanted=settings.metrics), session, data)
+    call = register_call(plan, taken, open_channel(session, wanted=settings.metrics, heard=RepeatWatch(session)), session, data)
     task = PartitionTask(plan=plan, files=ship(plan.model, session), library=sparkinfer.__version__, call=call.id, channel=call.channel)
     return _by_map(data, task, resource_profile) if taken == "map" else _by_column(data, task)
 

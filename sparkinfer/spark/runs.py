@@ -15,9 +15,17 @@ from sparkinfer.spark.calls import LABEL_PROPERTY, RUN_PROPERTY
 from sparkinfer.spark.session import active_or_local_session, is_connect, setting
 from sparkinfer.spark.settings import max_records_in_force
 
-__all__ = ["surrounded"]
+__all__ = ["active_streams", "surrounded"]
 
 _WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"
+
+
+def active_streams(session: Any) -> set[str]:
+    """Give the ids of the session's streaming queries that run; none where it does not tell."""
+    try:
+        return {str(query.id) for query in session.streams.active}
+    except Exception:  # noqa: BLE001 - stopped, or a platform without streams
+        return set()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from sparkinfer.engine.contracts import Describable
-
+    from sparkinfer.engine.partition import PartitionPlan
 
 __all__ = ["Flavor", "PredictColumn", "predict_udf"]
 
@@ -91,7 +92,6 @@ def predict_udf(
     Raises:
         ConfigError, SchemaError, ModelLoadError: an argument or the model is wrong; no job was started.
     """
-    settings = InferenceConfig.build(config, overrides)
     plan = plan_partition(
         model,
         inputs=inputs,
@@ -102,14 +102,19 @@ def predict_udf(
         on_null=on_null,
         on_error=on_error,
         error_column=error_column,
-        config=settings,
+        config=InferenceConfig.build(config, overrides),
     )
     if returns is None:
         plan = replace(plan, outputs=(one_column(plan.outputs),))
-    session = active_or_local_session()
-    check_max_records(session, settings.max_records_per_batch, column_road=True)
-    call = register_call(plan, "udf", open_channel(session, wanted=settings.metrics), session)
-    task = PartitionTask(plan=plan, files=ship(plan.model, session), library=sparkinfer.__version__, call=call.id, channel=call.channel)
+    return column_for(active_or_local_session(), plan, flavor=flavor, deterministic=deterministic)
+
+
+def column_for(session: Any, plan: PartitionPlan, *, flavor: Flavor, deterministic: bool, called: str = "") -> PredictColumn:
+    """Bring the model to the session's workers, and make the column; ``called`` is its name in SQL."""
+    check_max_records(session, plan.config.max_records_per_batch, column_road=True)
+    call = register_call(plan, "udf", open_channel(session, wanted=plan.config.metrics), session)
+    files = ship(plan.model, session)
+    task = PartitionTask(plan=plan, files=files, library=sparkinfer.__version__, call=call.id, channel=call.channel, called=called)
     return PredictColumn(task, flavor=flavor, deterministic=deterministic)
 
 
@@ -128,6 +133,7 @@ class PredictColumn:
         arrow = _wants_arrow(flavor)
         self._task = task
         self._columns = task.plan.columns
+        self._returns = _returned(task.plan)
         self._flagged = not arrow
         self.udf = _make(task, arrow=arrow, deterministic=deterministic)
         # the plain form above can be registered for SQL; the flagged one below is what tells nulls from NaN through pandas
@@ -166,9 +172,25 @@ class PredictColumn:
 
     def __repr__(self) -> str:
         """Show what it takes and gives."""
-        given = self._task.plan.output_schema
-        returns = given.field(0).type if len(given) == 1 else pa.struct(list(given))
-        return f"PredictColumn({self._task.plan.model.label}, inputs={list(self._columns)}, returns={to_ddl(returns)})"
+        return f"PredictColumn({self._task.plan.model.label}, inputs={list(self._columns)}, returns={to_ddl(self._returns)})"
+
+    def _repr_html_(self) -> str:
+        """Show it at the end of a notebook's cell."""
+        plan = self._task.plan
+        told = {
+            "model": plan.model.label,
+            "columns": ", ".join(self._columns),
+            "returns": to_ddl(self._returns),
+            "batch size": plan.config.batch_size,
+            "nulls": plan.on_null,
+            "in SQL": self._task.called or None,
+        }
+        rows = (
+            f"<tr><th style='text-align: left'>{name}</th><td>{escape(str(value))}</td></tr>"
+            for name, value in told.items()
+            if value is not None
+        )
+        return f"<table>{''.join(rows)}</table>"
 
 
 def quoted(name: str) -> str:
@@ -187,10 +209,15 @@ def _wants_arrow(flavor: Flavor) -> bool:
     return flavor != "pandas" and there
 
 
+def _returned(plan: PartitionPlan) -> pa.DataType:
+    """Give the column's type: the one output's, or a struct of several."""
+    schema = plan.output_schema
+    return schema.field(0).type if len(schema) == 1 else pa.struct(list(schema))
+
+
 def _make(task: PartitionTask, *, arrow: bool, deterministic: bool) -> Any:
     plan = task.plan
-    given = plan.output_schema
-    result = to_spark(given.field(0).type) if len(given) == 1 else to_spark(pa.struct(list(given)))
+    result = to_spark(_returned(plan))
     several = len(plan.columns) > 1 or task.flagged
     if arrow:
         made = F.arrow_udf(task.arrow_many if several else task.arrow_one, result)  # type: ignore[call-overload]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Tuple  # noqa: UP035 - Spark 3.5 reads the hint of a UDF and knows only typing's Tuple
 
@@ -23,7 +23,7 @@ from sparkinfer.engine.partition import PartitionPlan, run_partition
 from sparkinfer.engine.quality import Comparison
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
 from sparkinfer.engine.sampling import sampling
-from sparkinfer.errors import ModelLoadError
+from sparkinfer.errors import ModelLoadError, SchemaError
 from sparkinfer.metrics import PartitionMetrics
 from sparkinfer.spark.calls import LABEL_PROPERTY, RUN_PROPERTY
 from sparkinfer.spark.pandas_form import FLAGS, column_from_pandas, series_of
@@ -48,6 +48,7 @@ class PartitionTask:
         names: the map road only: what the chunks' columns are really called. Spark's own ``mapInArrow`` resolves the columns of its
             frame by unquoted names (seen up to 4.3), so that a dot in a name would be read as a field's.
         flagged: the pandas road only: ``pandas_form.flags`` follow each column.
+        called: what SQL calls the function; empty where only Python calls it.
     """
 
     plan: PartitionPlan
@@ -57,6 +58,7 @@ class PartitionTask:
     channel: MetricsChannel
     names: tuple[str, ...] = ()
     flagged: bool = False
+    called: str = ""
 
     def map_arrow(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as a ``mapInArrow`` function: kept columns and outputs together."""
@@ -64,19 +66,19 @@ class PartitionTask:
 
     def arrow_one(self, chunks: Iterator[pa.Array]) -> Iterator[pa.Array]:
         """Run as an iterator Arrow UDF over one column."""
-        return self._column(self._batch([chunk]) for chunk in chunks)
+        return self._column(self._batch(self._given(chunk)) for chunk in chunks)
 
     def arrow_many(self, chunks: Iterator[Tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # noqa: UP006 - see the import
         """Run as an iterator Arrow UDF over several columns."""
-        return self._column(self._batch(list(chunk)) for chunk in chunks)
+        return self._column(self._batch(self._given(chunk)) for chunk in chunks)
 
     def pandas_one(self, chunks: Iterator[pd.Series]) -> Iterator[pd.Series]:
         """Run as an iterator pandas UDF over one column; Spark hands a struct over as a DataFrame."""
-        return self._series(self._batch(self._from_pandas((chunk,))) for chunk in chunks)
+        return self._series(self._batch(self._from_pandas(self._given(chunk))) for chunk in chunks)
 
     def pandas_many(self, chunks: Iterator[Tuple[pd.Series, ...]]) -> Iterator[pd.Series]:  # noqa: UP006 - see the import
         """Run as an iterator pandas UDF over several columns."""
-        return self._series(self._batch(self._from_pandas(chunk)) for chunk in chunks)
+        return self._series(self._batch(self._from_pandas(self._given(chunk))) for chunk in chunks)
 
     def _run(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if sparkinfer.__version__ != self.library:
@@ -119,10 +121,21 @@ class PartitionTask:
             task_attempt=context.taskAttemptId(),
             host=socket.gethostname(),
             pid=os.getpid(),
+            micro_batch=_micro_batch(context),
             **recorder.figures(),
         )
 
-    def _batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
+    def _given(self, chunk: Any) -> Sequence[Any]:
+        """Give the arguments of a UDF. Of a call in SQL nobody before has counted them: Spark hands over what is written there (up to 4.3)."""
+        given = chunk if isinstance(chunk, tuple) else (chunk,)
+        expected = self.plan.columns
+        if len(given) != len(expected) * (1 + FLAGS if self.flagged else 1):
+            columns = "1 column" if len(given) == 1 else f"{len(given)} columns"
+            msg = f"{self.called or 'the model'} was called with {columns}, expected {len(expected)}: {', '.join(expected)}"
+            raise SchemaError(msg)
+        return given
+
+    def _batch(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([_plain(column) for column in columns], names=list(self.plan.columns))
 
     def _column(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.Array]:
@@ -133,7 +146,7 @@ class PartitionTask:
         for scored in self._run(chunks):
             yield series_of(_only(scored))
 
-    def _from_pandas(self, given: tuple[Any, ...]) -> list[pa.Array]:
+    def _from_pandas(self, given: Sequence[Any]) -> list[pa.Array]:
         if not self.flagged:
             return [column_from_pandas(values, None, None, name) for values, name in zip(given, self.plan.columns, strict=True)]
         step = 1 + FLAGS
@@ -141,6 +154,12 @@ class PartitionTask:
         return [
             column_from_pandas(given[at], given[at + 1], given[at + 2], name) for at, name in zip(starts, self.plan.columns, strict=True)
         ]
+
+
+def _micro_batch(context: TaskContext) -> str | None:
+    """Name the micro-batch of a streaming query, in whose tasks Spark sets both properties, those of foreachBatch among them (seen on 4.3)."""
+    query = context.getLocalProperty("sql.streaming.queryId")
+    return f"{query}/{context.getLocalProperty('streaming.sql.batchId')}" if query is not None else None
 
 
 def _cards_of(context: TaskContext) -> tuple[str, ...] | None:

@@ -15,6 +15,7 @@ import pytest
 
 import sparkinfer as si
 from sparkinfer.arguments import parse_inputs
+from tests.docs.kit import broken_links, fenced
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,7 +24,7 @@ ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 def blocks(language: str, text: str = README) -> list[str]:
     """A page's fenced blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    return fenced(text, language)
 
 
 def complete_programs() -> list[str]:
@@ -120,8 +121,7 @@ def test_make_demo_hands_the_folder_of_photos_on() -> None:
 @pytest.mark.parametrize("text", [README, ARCHITECTURE], ids=["README.md", "ARCHITECTURE.md"])
 def test_every_link_leads_somewhere(text: str) -> None:
     """The relative ones, to files of the repository."""
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert broken_links(text, ROOT) == []
 
 
 def test_every_module_that_the_architecture_names_exists() -> None:

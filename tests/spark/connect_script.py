@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import torch
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
@@ -129,6 +131,34 @@ class Steps:
             sizes = si.PythonModel(lambda: lambda x: np.full(len(x), len(x)))
             seen = {row.n for row in si.predict(self.df.coalesce(1), sizes, inputs="x", outputs="n int", batch_size=64).collect()}
         return [inside, self.spark.conf.get(key) == before, sorted(seen)]
+
+    def sql_function(self) -> list[Any]:
+        si.register(self.spark, "doubled", si.PythonModel(lambda: lambda x: 2 * x), returns="bigint")
+        answers = [row[0] for row in self.spark.sql("SELECT doubled(id) FROM range(3)").collect()]
+        try:
+            self.spark.sql("SELECT doubled(id, id) FROM range(3)").collect()
+        except Exception as error:  # noqa: BLE001 - the test looks at its words
+            return [answers, "doubled() was called with 2 columns, expected 1: input" in str(error)]
+        return [answers, False]
+
+    def pipeline_stage(self) -> list[Any]:
+        features = VectorAssembler(inputCols=["id"], outputCol="features")
+        predictor = si.ml.Predictor(
+            si.PythonModel(lambda: lambda x: x.sum(axis=1)), inputs="features", outputs="y double", keep=["id"], batchSize=5
+        )
+        fitted = Pipeline(stages=[features, predictor]).fit(self.df)
+        fitted.write().overwrite().save(str(self.folder / "pipeline"))
+        with si.ml.trusted_pickles():
+            loaded = PipelineModel.load(str(self.folder / "pipeline"))
+        expected = np.arange(ROWS, dtype=float)
+        return [self._equal(made.transform(self.df), expected) for made in (fitted, loaded)]
+
+    def second_execution(self) -> list[str]:
+        with si.inference_run(progress=False) as run:
+            scored = self._predict(si.PythonModel(lambda: lambda x: x))
+            scored.collect()
+            scored.collect()
+        return list(run.remarks)
 
 
 def _net() -> Any:

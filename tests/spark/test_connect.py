@@ -77,6 +77,22 @@ def test_a_run_sets_the_transport_setting_and_puts_it_back(results: dict[str, An
     assert results["transport_setting"] == ["7", True, [23]]
 
 
+def test_a_model_is_called_in_sql(results: dict[str, Any]) -> None:
+    """By name, and another number of columns is told in our words through the server."""
+    assert results["sql_function"] == [[0, 2, 4], True]
+
+
+def test_a_stage_of_a_pipeline_is_saved_and_read_back(results: dict[str, Any]) -> None:
+    """Behind Spark's own VectorAssembler, whose stages the server holds."""
+    assert results["pipeline_stage"] == [True, True]
+
+
+def test_a_second_execution_is_among_the_remarks_of_the_run(results: dict[str, Any]) -> None:
+    """The workers' logs tell of both."""
+    (said,) = results["second_execution"]
+    assert said.startswith("the same predictions were scored a second time (23 rows)")
+
+
 def test_what_a_connect_session_lacks_is_never_touched(results: dict[str, Any]) -> None:
     """C49: neither the SparkContext nor the JVM is asked for, not even in a try."""
     assert results["touched"] == []

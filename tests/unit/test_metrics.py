@@ -160,6 +160,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = dict(  # noqa: C408 - reads as the c
     gauges=st.dictionaries(names, figures),
     remarks=st.lists(names).map(tuple),
     quality=st.none() | qualities,
+    micro_batch=st.none() | names,
 )
 records = st.builds(PartitionMetrics, **FIELDS)
 
