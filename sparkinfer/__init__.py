@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sparkinfer.models import PythonModel, TensorFlowModel, TorchModel
     from sparkinfer.run import InferenceRun, inference_run, last_run
     from sparkinfer.schema import TensorSpec
+    from sparkinfer.spark.library import ship_library
     from sparkinfer.spark.predict import predict, preview
     from sparkinfer.spark.udf import predict_udf
 
@@ -55,6 +56,7 @@ __all__ = [
     "predict_local",
     "predict_udf",
     "preview",
+    "ship_library",
 ]
 
 __version__ = "0.1.0"
@@ -73,6 +75,7 @@ _HOMES = {
     "predict_local": "sparkinfer.local",
     "predict_udf": "sparkinfer.spark.udf",
     "preview": "sparkinfer.spark.predict",
+    "ship_library": "sparkinfer.spark.library",
 }
 
 

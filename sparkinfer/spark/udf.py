@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
 
-import sparkinfer
 from sparkinfer.arguments import InputsArgument, parse_returns
 from sparkinfer.config import InferenceConfig
 from sparkinfer.errors import ConfigError
 from sparkinfer.planning import Functions, plan_partition
+from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
 from sparkinfer.spark.pandas_form import flags
@@ -98,7 +98,7 @@ def predict_udf(
     session = active_or_local_session()
     check_max_records(session, settings.max_records_per_batch, column_road=True)
     call = register_call(plan, "udf", open_channel(session, wanted=settings.metrics), session)
-    task = PartitionTask(plan=plan, files=ship(plan.model, session), library=sparkinfer.__version__, call=call.id, channel=call.channel)
+    task = PartitionTask(plan=plan, files=ship(plan.model, session), call=call.id, channel=call.channel)
     return PredictColumn(task, flavor=flavor, deterministic=deterministic)
 
 
@@ -180,9 +180,9 @@ def _make(task: PartitionTask, *, arrow: bool, deterministic: bool) -> Any:
     result = to_spark(returned) if returned is not None else to_spark_struct(plan.output_schema)
     several = len(plan.columns) > 1 or task.flagged
     if arrow:
-        made = F.arrow_udf(task.arrow_many if several else task.arrow_one, result)  # type: ignore[call-overload]
+        made = F.arrow_udf(travelling(task.arrow_many if several else task.arrow_one), result)  # type: ignore[call-overload]
     else:
-        made = F.pandas_udf(task.pandas_many if several else task.pandas_one, result)  # type: ignore[call-overload]
+        made = F.pandas_udf(travelling(task.pandas_many if several else task.pandas_one), result)  # type: ignore[call-overload]
     return made if deterministic else made.asNondeterministic()
 
 

@@ -2,7 +2,7 @@
 
 Runs on: worker.
 
-Invariant: only this frozen dataclass and its bound methods cross to the workers, pickled by reference to this module; what they
+Invariant: only this frozen dataclass and its bound methods cross to the workers, as bytes that ``arrival.py`` opens there; what they
 yield has the rows, the order and the chunk borders of what they were given.
 """
 
@@ -18,12 +18,10 @@ import pandas as pd  # noqa: TC002 - Spark reads the hints of a UDF
 import pyarrow as pa
 from pyspark import TaskContext
 
-import sparkinfer
 from sparkinfer.engine.partition import PartitionPlan, run_partition
 from sparkinfer.engine.quality import Comparison
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
 from sparkinfer.engine.sampling import sampling
-from sparkinfer.errors import ModelLoadError
 from sparkinfer.metrics import PartitionMetrics
 from sparkinfer.spark.calls import LABEL_PROPERTY, RUN_PROPERTY
 from sparkinfer.spark.pandas_form import FLAGS, column_from_pandas, series_of
@@ -42,7 +40,6 @@ class PartitionTask:
     Attributes:
         plan: what to do.
         files: where the model's files are.
-        library: the driver's version of this library.
         call: the id of the ``predict`` or ``predict_udf`` that this is the work of.
         channel: where the partition's record goes.
         names: the map road only: what the chunks' columns are really called. Spark's own ``mapInArrow`` resolves the columns of its
@@ -52,7 +49,6 @@ class PartitionTask:
 
     plan: PartitionPlan
     files: tuple[ShippedFile, ...]
-    library: str
     call: str
     channel: MetricsChannel
     names: tuple[str, ...] = ()
@@ -79,12 +75,6 @@ class PartitionTask:
         return self._series(self._batch(self._from_pandas(chunk)) for chunk in chunks)
 
     def _run(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if sparkinfer.__version__ != self.library:
-            msg = (
-                f"this worker has sparkinfer {sparkinfer.__version__}, the driver has {self.library}: install the same version on both, "
-                "and start the session again, since a living worker keeps the code that it imported"
-            )
-            raise ModelLoadError(msg)
         context = TaskContext.get()
         if context is None or not self.channel.measures:
             yield from self._score(chunks, context, NO_RECORDER)
