@@ -20,13 +20,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.partition import PartitionPlan
     from sparkinfer.spark.channels import MetricsChannel
 
-__all__ = ["LABEL_PROPERTY", "RUN_PROPERTY", "Call", "known_calls", "register_call"]
-
-RUN_PROPERTY = "sparkinfer.run"
-"""The local property by which an action's tasks know the run that surrounds it."""
-
-LABEL_PROPERTY = "sparkinfer.label"
-"""The local property by which they know the run's label column."""
+__all__ = ["Call", "known_calls", "register_call"]
 
 _KEPT = 200
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Tuple  # noqa: UP035 - Spark 3.5 reads the hint of a UDF and knows only typing's Tuple
@@ -23,7 +24,7 @@ from sparkinfer.engine.quality import Comparison
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
 from sparkinfer.engine.sampling import sampling
 from sparkinfer.metrics import PartitionMetrics
-from sparkinfer.spark.calls import LABEL_PROPERTY, RUN_PROPERTY
+from sparkinfer.spark.marks import Marks, read_marks
 from sparkinfer.spark.pandas_form import FLAGS, column_from_pandas, series_of
 from sparkinfer.spark.ship import ShippedFile, locate
 
@@ -79,10 +80,12 @@ class PartitionTask:
         if context is None or not self.channel.measures:
             yield from self._score(chunks, context, NO_RECORDER)
             return
-        recorder = Recorder(comparison=self._comparison(context))
+        marks = read_marks(context)
+        self.channel.begin(self._record(context, marks, started_unix=time.time(), wall_seconds=0.0, rows=0))
+        recorder = Recorder(comparison=self._comparison(marks))
         with sampling(addresses=_cards_of(context)) as samples:
             yield from self._score(chunks, context, recorder)
-            record = self._record(recorder, context)  # here: the samplers' last look is none of the partition's time
+            record = self._record(context, marks, **recorder.figures())  # here: the samplers' last look is none of the partition's time
         self.channel.send(replace(record, series=samples.series, gauges=samples.gauges, remarks=samples.remarks))
 
     def _score(self, chunks: Iterator[pa.RecordBatch], context: TaskContext | None, recorder: NoRecorder) -> Iterator[pa.RecordBatch]:
@@ -95,21 +98,21 @@ class PartitionTask:
             recorder=recorder,
         )
 
-    def _comparison(self, context: TaskContext) -> Comparison | None:
+    def _comparison(self, marks: Marks) -> Comparison | None:
         """Compare with the run's label column where it is in the chunks: kept, on the map road."""
-        label = context.getLocalProperty(LABEL_PROPERTY)
-        return Comparison(label, self.plan.outputs) if label in self.plan.keep else None
+        label = marks.label
+        return Comparison(label, self.plan.outputs) if label is not None and label in self.plan.keep else None
 
-    def _record(self, recorder: Recorder, context: TaskContext) -> PartitionMetrics:
+    def _record(self, context: TaskContext, marks: Marks, **figures: Any) -> PartitionMetrics:
         return PartitionMetrics(
             call=self.call,
-            run=context.getLocalProperty(RUN_PROPERTY),
+            run=marks.run,
             execution=context.getLocalProperty("spark.sql.execution.id"),
             partition=context.partitionId(),
             task_attempt=context.taskAttemptId(),
             host=socket.gethostname(),
             pid=os.getpid(),
-            **recorder.figures(),
+            **figures,
         )
 
     def _batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
