@@ -19,7 +19,6 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +61,8 @@ def loader_context(*preload: str) -> BaseContext:
     # A child imports the main module by its name first (in a Spark worker: pyspark.daemon, 5 s when it is not there already).
     main = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", None)
     context.set_forkserver_preload(["sparkinfer.engine.fork_server", *([main] if main else []), "pyarrow", "cloudpickle", *preload])
+    from multiprocessing import forkserver  # noqa: PLC0415 - a system that has none may fail to import it
+
     with _library_on_path():
         forkserver.ensure_running()
     return context
@@ -69,7 +70,7 @@ def loader_context(*preload: str) -> BaseContext:
 
 @contextmanager
 def _library_on_path() -> Iterator[None]:
-    """Let the fork server find this library where it came as a zip: before Python 3.12 it is not told of ``sys.path``, and preloads nothing."""
+    """Let the fork server find this library where it came as a zip: Python 3.11's ignores the ``sys.path`` that it is told, and preloads nothing."""
     home = str(Path(__file__).parents[2])
     if not zipfile.is_zipfile(home):
         yield
