@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sparkinfer.models import MlflowModel, PythonModel, TensorFlowModel, TorchModel
     from sparkinfer.run import InferenceRun, inference_run, last_run
     from sparkinfer.schema import TensorSpec
+    from sparkinfer.spark.library import ship_library
     from sparkinfer.spark.predict import predict, preview
     from sparkinfer.spark.sql import register
     from sparkinfer.spark.udf import predict_udf
@@ -60,6 +61,7 @@ __all__ = [
     "predict_udf",
     "preview",
     "register",
+    "ship_library",
 ]
 
 __version__ = "0.1.0"
@@ -80,6 +82,7 @@ _HOMES = {
     "predict_udf": "sparkinfer.spark.udf",
     "preview": "sparkinfer.spark.predict",
     "register": "sparkinfer.spark.sql",
+    "ship_library": "sparkinfer.spark.library",
 }
 _MODULES = ("ml",)  # si.ml.Predictor: fetched likewise, since it brings pyspark
 

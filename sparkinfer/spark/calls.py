@@ -21,13 +21,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.partition import PartitionPlan
     from sparkinfer.spark.channels import MetricsChannel
 
-__all__ = ["CALLS_KEPT", "LABEL_PROPERTY", "RUN_PROPERTY", "Call", "calls_made", "known_calls", "register_call"]
-
-RUN_PROPERTY = "sparkinfer.run"
-"""The local property by which an action's tasks know the run that surrounds it."""
-
-LABEL_PROPERTY = "sparkinfer.label"
-"""The local property by which they know the run's label column."""
+__all__ = ["CALLS_KEPT", "Call", "calls_made", "known_calls", "register_call"]
 
 CALLS_KEPT = 200
 _DATA_KEPT = 20  # a DataFrame that is held keeps its shuffle files on the executors' disks

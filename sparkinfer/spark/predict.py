@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
 from pyspark.sql.types import StructField, StructType
 
-import sparkinfer
 from sparkinfer.arguments import InputsArgument, check_columns, check_output_names, column_names, parse_outputs
 from sparkinfer.config import InferenceConfig
 from sparkinfer.errors import ConfigError, SchemaError
 from sparkinfer.planning import Functions, check_input_types, plan_partition
+from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
 from sparkinfer.spark.repeats import RepeatWatch
@@ -121,7 +121,7 @@ def predict(
     session = data.sparkSession
     check_max_records(session, settings.max_records_per_batch, column_road=taken == "column")
     call = register_call(plan, taken, open_channel(session, wanted=settings.metrics, heard=RepeatWatch(session)), session, data)
-    task = PartitionTask(plan=plan, files=ship(plan.model, session), library=sparkinfer.__version__, call=call.id, channel=call.channel)
+    task = PartitionTask(plan=plan, files=ship(plan.model, session), call=call.id, channel=call.channel)
     return _by_map(data, task, resource_profile) if taken == "map" else _by_column(data, task)
 
 
@@ -224,7 +224,7 @@ def _by_map(data: DataFrame, task: PartitionTask, resource_profile: Any) -> Data
     kept = [data.schema[name] for name in plan.keep]
     schema = StructType([*kept, *(StructField(field.name, to_spark(field.type)) for field in plan.output_schema)])
     extra = {} if resource_profile is None else {"profile": resource_profile}
-    return source.mapInArrow(replace(task, names=needed).map_arrow, schema, **extra)
+    return source.mapInArrow(travelling(replace(task, names=needed).map_arrow), schema, **extra)
 
 
 def _by_column(data: DataFrame, task: PartitionTask) -> DataFrame:

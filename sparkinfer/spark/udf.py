@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
 
-import sparkinfer
 from sparkinfer.arguments import InputsArgument, parse_returns
 from sparkinfer.config import InferenceConfig
 from sparkinfer.defaults import one_column
@@ -25,6 +24,7 @@ from sparkinfer.engine.isolate import ERROR_TYPE
 from sparkinfer.errors import ConfigError
 from sparkinfer.planning import Functions, plan_partition
 from sparkinfer.schema import to_ddl
+from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
 from sparkinfer.spark.pandas_form import flags
@@ -113,8 +113,7 @@ def column_for(session: Any, plan: PartitionPlan, *, flavor: Flavor, determinist
     """Bring the model to the session's workers, and make the column; ``called`` is its name in SQL."""
     check_max_records(session, plan.config.max_records_per_batch, column_road=True)
     call = register_call(plan, "udf", open_channel(session, wanted=plan.config.metrics), session)
-    files = ship(plan.model, session)
-    task = PartitionTask(plan=plan, files=files, library=sparkinfer.__version__, call=call.id, channel=call.channel, called=called)
+    task = PartitionTask(plan=plan, files=ship(plan.model, session), call=call.id, channel=call.channel, called=called)
     return PredictColumn(task, flavor=flavor, deterministic=deterministic)
 
 
@@ -220,9 +219,9 @@ def _make(task: PartitionTask, *, arrow: bool, deterministic: bool) -> Any:
     result = to_spark(_returned(plan))
     several = len(plan.columns) > 1 or task.flagged
     if arrow:
-        made = F.arrow_udf(task.arrow_many if several else task.arrow_one, result)  # type: ignore[call-overload]
+        made = F.arrow_udf(travelling(task.arrow_many if several else task.arrow_one), result)  # type: ignore[call-overload]
     else:
-        made = F.pandas_udf(task.pandas_many if several else task.pandas_one, result)  # type: ignore[call-overload]
+        made = F.pandas_udf(travelling(task.pandas_many if several else task.pandas_one), result)  # type: ignore[call-overload]
     return made if deterministic else made.asNondeterministic()
 
 

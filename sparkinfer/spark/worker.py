@@ -2,7 +2,7 @@
 
 Runs on: worker.
 
-Invariant: only this frozen dataclass and its bound methods cross to the workers, pickled by reference to this module; what they
+Invariant: only this frozen dataclass and its bound methods cross to the workers, as bytes that ``arrival.py`` opens there; what they
 yield has the rows, the order and the chunk borders of what they were given.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Tuple  # noqa: UP035 - Spark 3.5 reads the hint of a UDF and knows only typing's Tuple
@@ -18,14 +19,13 @@ import pandas as pd  # noqa: TC002 - Spark reads the hints of a UDF
 import pyarrow as pa
 from pyspark import TaskContext
 
-import sparkinfer
 from sparkinfer.engine.partition import PartitionPlan, run_partition
 from sparkinfer.engine.quality import Comparison
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
 from sparkinfer.engine.sampling import sampling
-from sparkinfer.errors import ModelLoadError, SchemaError
+from sparkinfer.errors import SchemaError
 from sparkinfer.metrics import PartitionMetrics
-from sparkinfer.spark.calls import LABEL_PROPERTY, RUN_PROPERTY
+from sparkinfer.spark.marks import Marks, read_marks
 from sparkinfer.spark.pandas_form import FLAGS, column_from_pandas, series_of
 from sparkinfer.spark.ship import ShippedFile, locate
 
@@ -42,7 +42,6 @@ class PartitionTask:
     Attributes:
         plan: what to do.
         files: where the model's files are.
-        library: the driver's version of this library.
         call: the id of the ``predict`` or ``predict_udf`` that this is the work of.
         channel: where the partition's record goes.
         names: the map road only: what the chunks' columns are really called. Spark's own ``mapInArrow`` resolves the columns of its
@@ -53,7 +52,6 @@ class PartitionTask:
 
     plan: PartitionPlan
     files: tuple[ShippedFile, ...]
-    library: str
     call: str
     channel: MetricsChannel
     names: tuple[str, ...] = ()
@@ -81,20 +79,16 @@ class PartitionTask:
         return self._series(self._batch(self._from_pandas(self._given(chunk))) for chunk in chunks)
 
     def _run(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if sparkinfer.__version__ != self.library:
-            msg = (
-                f"this worker has sparkinfer {sparkinfer.__version__}, the driver has {self.library}: install the same version on both, "
-                "and start the session again, since a living worker keeps the code that it imported"
-            )
-            raise ModelLoadError(msg)
         context = TaskContext.get()
         if context is None or not self.channel.measures:
             yield from self._score(chunks, context, NO_RECORDER)
             return
-        recorder = Recorder(comparison=self._comparison(context))
+        marks = read_marks(context)
+        self.channel.begin(self._record(context, marks, started_unix=time.time(), wall_seconds=0.0, rows=0))
+        recorder = Recorder(comparison=self._comparison(marks))
         with sampling(addresses=_cards_of(context)) as samples:
             yield from self._score(chunks, context, recorder)
-            record = self._record(recorder, context)  # here: the samplers' last look is none of the partition's time
+            record = self._record(context, marks, **recorder.figures())  # here: the samplers' last look is none of the partition's time
         self.channel.send(replace(record, series=samples.series, gauges=samples.gauges, remarks=samples.remarks))
 
     def _score(self, chunks: Iterator[pa.RecordBatch], context: TaskContext | None, recorder: NoRecorder) -> Iterator[pa.RecordBatch]:
@@ -107,22 +101,22 @@ class PartitionTask:
             recorder=recorder,
         )
 
-    def _comparison(self, context: TaskContext) -> Comparison | None:
+    def _comparison(self, marks: Marks) -> Comparison | None:
         """Compare with the run's label column where it is in the chunks: kept, on the map road."""
-        label = context.getLocalProperty(LABEL_PROPERTY)
-        return Comparison(label, self.plan.outputs) if label in self.plan.keep else None
+        label = marks.label
+        return Comparison(label, self.plan.outputs) if label is not None and label in self.plan.keep else None
 
-    def _record(self, recorder: Recorder, context: TaskContext) -> PartitionMetrics:
+    def _record(self, context: TaskContext, marks: Marks, **figures: Any) -> PartitionMetrics:
         return PartitionMetrics(
             call=self.call,
-            run=context.getLocalProperty(RUN_PROPERTY),
+            run=marks.run,
             execution=context.getLocalProperty("spark.sql.execution.id"),
             partition=context.partitionId(),
             task_attempt=context.taskAttemptId(),
             host=socket.gethostname(),
             pid=os.getpid(),
             micro_batch=_micro_batch(context),
-            **recorder.figures(),
+            **figures,
         )
 
     def _given(self, chunk: Any) -> Sequence[Any]:
