@@ -99,7 +99,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _send(path: str, name: str, session: Any, *, directory: bool) -> None:
-    owner = session if is_connect(session) else session.sparkContext
+    owner = session if is_connect(session) else _context(session, path, directory=directory)
     sent = _sent.setdefault(owner, set())
     if name in sent:
         return
@@ -121,6 +121,18 @@ def _send(path: str, name: str, session: Any, *, directory: bool) -> None:
         msg = f"Spark would not take the model's file {path} ({type(error).__name__}: {error}): put it where every worker sees it and say ship='path'"
         raise ModelLoadError(msg) from error
     sent.add(name)
+
+
+def _context(session: Any, path: str, *, directory: bool) -> Any:
+    try:
+        return session.sparkContext
+    except Exception as error:
+        ways = "ship='path'" if directory else "ship='path', or have it sent in the task by ship='value'"
+        msg = (
+            f"this session does not give its SparkContext ({type(error).__name__}: {error}), so the model's file {path} cannot be sent to the "
+            f"workers: put it where every worker sees it and say {ways}"
+        )
+        raise ModelLoadError(msg) from error
 
 
 def _zip(folder: str, target: str) -> None:
