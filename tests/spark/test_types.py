@@ -13,7 +13,7 @@ from pyspark.ml.linalg import Matrices, MatrixUDT, Vectors, VectorUDT
 from pyspark.mllib.linalg import Vectors as OldVectors
 from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Row
-from pyspark.sql.types import DoubleType, LongType, StructField, StructType, UserDefinedType
+from pyspark.sql.types import ArrayType, DoubleType, LongType, StructField, StructType, UserDefinedType
 
 import sparkinfer as si
 from tests.spark.kit import FLAVORS, PANDAS_WAYS, ROADS, WAYS, echo, frame, jobs_started, model, score, told
@@ -278,6 +278,17 @@ def test_vectors_of_the_older_mllib_arrive_too(spark, way) -> None:
     schema = StructType([StructField("id", LongType()), StructField("x", OldVectorUDT())])
     df = spark.createDataFrame([(0, OldVectors.dense(1, 2, 3)), (1, None), (2, OldVectors.sparse(3, {0: 2.0}))], schema).coalesce(1)
     assert score(df, model(row_sum), way, inputs="x", returns="double", on_null="null") == [6.0, None, 2.0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_vectors_inside_structs_and_arrays_arrive_too(spark, way) -> None:
+    """C12: at any depth, sparse ones made dense."""
+    inner = StructType([StructField("v", VectorUDT()), StructField("d", DoubleType())])
+    schema = StructType([StructField("id", LongType()), StructField("s", inner), StructField("a", ArrayType(VectorUDT()))])
+    sparse = Vectors.sparse(2, {1: 3.0})
+    df = spark.createDataFrame([(0, (Vectors.dense(1, 2), 1.0), [sparse]), (1, (sparse, 2.0), [Vectors.dense(4, 5)])], schema).coalesce(1)
+    assert score(df, model(lambda v, d: v.sum(axis=1) * d), way, inputs="s", returns="double") == [3.0, 6.0]
+    assert score(df, model(echo), way, inputs="a", returns="array<array<double>>") == [[[0.0, 3.0]], [[4.0, 5.0]]]
 
 
 class Point:
