@@ -477,6 +477,8 @@ def _remarks(actions: tuple[Action, ...], session: Any, *, measured: bool, all_k
             "not measured: nothing came back. Over Spark Connect the figures come in the workers' logs, which Spark has from 4.1 on; an action that a "
             "limit stops early (show, first, take) leaves none"
         )
+    if not actions and session is not None and import_module("sparkinfer.spark.session").hides_context(session):
+        remarks.append("not measured: this session does not give its SparkContext, by whose accumulators the partitions' figures come back")
     return tuple(remarks)
 
 

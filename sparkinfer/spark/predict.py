@@ -100,6 +100,7 @@ def predict(
             a row fails the job, with column, partition and row in the text.
     """
     _refuse_other_data(data, scan)
+    _check_schema(data)
     settings = InferenceConfig.build(config, overrides)
     declared = None if outputs is None else parse_outputs(outputs)
     kept = data.columns if keep is None else column_names(keep, "keep")
@@ -159,6 +160,18 @@ def _refuse_other_data(data: Any, scan: str) -> None:
     if scan != "spark":
         msg = f"scan is {scan!r}, expected 'spark' (this version knows no other)"
         raise ConfigError(msg)
+
+
+def _check_schema(data: DataFrame) -> None:
+    """Refuse what Python cannot name: before Spark 4 a frame with a calendar interval raised for ``columns`` (seen in 3.5)."""
+    try:
+        data.schema  # noqa: B018 - it is fetched here, and kept by the frame
+    except ValueError as error:
+        msg = (
+            f"pyspark {'.'.join(map(str, SPARK_VERSION))} cannot tell the columns of this DataFrame, since one has a type that Python does not know "
+            f"({error}): drop or cast that column before"
+        )
+        raise SchemaError(msg) from error
 
 
 def _shown(data: Any) -> str:

@@ -88,6 +88,8 @@ def _ship_one(file: ModelFile, plan: ModelPlan, session: Any) -> ShippedFile:
             raise ConfigError(msg)
         return ShippedFile(file.role, "value", content=Path(path).read_bytes())
     name = f"sparkinfer-{file.sha256[:32]}{'.zip' if file.directory else Path(path).suffix}"
+    if not is_connect(session):
+        _check_context(session, path, directory=file.directory)
     try:
         deliver(name, session, lambda staged: _stage(path, staged, directory=file.directory))
     except Exception as error:
@@ -150,6 +152,19 @@ def _stage(path: str, staged: str, *, directory: bool) -> None:
         _zip(path, staged)
     else:
         shutil.copyfile(path, staged)  # a hard link would change with the user's file, under a name that promises its content
+
+
+def _check_context(session: Any, path: str, *, directory: bool) -> None:
+    """Refuse a classic session that hides its SparkContext, by which alone a file can be sent."""
+    try:
+        session.sparkContext  # noqa: B018 - asked for, and not used yet
+    except Exception as error:
+        ways = "ship='path'" if directory else "ship='path', or have it sent in the task by ship='value'"
+        msg = (
+            f"this session does not give its SparkContext ({type(error).__name__}: {error}), so the model's file {path} cannot be sent to the "
+            f"workers: put it where every worker sees it and say {ways}"
+        )
+        raise ModelLoadError(msg) from error
 
 
 def _zip(folder: str, target: str) -> None:

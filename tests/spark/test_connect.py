@@ -15,6 +15,8 @@ import pytest
 import sparkinfer
 from tests.spark.bare_python import bare_python, clean
 
+pytestmark = pytest.mark.spark(since=(4, 0), why="pyspark 3.5 comes without a Connect server: its jar is a download of its own")
+
 SCRIPT = Path(__file__).with_name("connect_script.py")
 ROOT = SCRIPT.parents[2]
 PAGE = (ROOT / "docs" / "connect.md").read_text(encoding="utf-8")
