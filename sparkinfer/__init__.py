@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparkinfer.autologging import autolog
     from sparkinfer.config import InferenceConfig
-    from sparkinfer.errors import (
+    from sparkinfer.exceptions import (
         BadRowsError,
         ConfigError,
         LoaderProcessError,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sparkinfer.models import MlflowModel, PythonModel, TensorFlowModel, TorchModel
     from sparkinfer.run import InferenceRun, inference_run, last_run
     from sparkinfer.schema import TensorSpec
+    from sparkinfer.spark.bad_rows import errors
     from sparkinfer.spark.library import ship_library
     from sparkinfer.spark.predict import predict, preview
     from sparkinfer.spark.sql import register
@@ -54,6 +55,7 @@ __all__ = [
     "TensorSpec",
     "TorchModel",
     "autolog",
+    "errors",
     "inference_run",
     "last_run",
     "predict",
@@ -75,6 +77,7 @@ _HOMES = {
     "TensorSpec": "sparkinfer.schema",
     "TorchModel": "sparkinfer.models",
     "autolog": "sparkinfer.autologging",
+    "errors": "sparkinfer.spark.bad_rows",
     "inference_run": "sparkinfer.run",
     "last_run": "sparkinfer.run",
     "predict": "sparkinfer.spark.predict",
@@ -94,7 +97,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    value = getattr(import_module(_HOMES.get(name, "sparkinfer.errors")), name)
+    value = getattr(import_module(_HOMES.get(name, "sparkinfer.exceptions")), name)
     globals()[name] = value
     return value
 

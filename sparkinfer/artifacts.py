@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparkinfer.engine.contracts import ModelFile
-from sparkinfer.errors import ModelLoadError, nearest
+from sparkinfer.exceptions import ModelLoadError, nearest
 
 __all__ = ["WORDS", "Kind", "check_pin", "files_under", "fingerprint_of", "local_path", "model_file", "sha256_of", "sniff"]
 

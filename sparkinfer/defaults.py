@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sparkinfer.engine.encode import OutputColumn
 from sparkinfer.engine.prepare import Binding
-from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.exceptions import ConfigError, SchemaError
 from sparkinfer.schema import NUMERIC, TensorSpec, list_of, parse_type
 
 if TYPE_CHECKING:

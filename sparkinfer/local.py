@@ -18,7 +18,7 @@ import pyarrow as pa
 from sparkinfer.arguments import InputsArgument, check_columns, check_output_names, column_names, parse_outputs
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.partition import PartitionPlan, run_partition
-from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.exceptions import ConfigError, SchemaError
 from sparkinfer.planning import Functions, check_input_types, plan_partition
 
 if TYPE_CHECKING:

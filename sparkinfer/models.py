@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sparkinfer.artifacts import fingerprint_of, sha256_of
 from sparkinfer.engine.contracts import ModelPlan
-from sparkinfer.errors import ConfigError, MissingDependencyError, nearest
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, nearest
 from sparkinfer.pickling import dumps
 
 if TYPE_CHECKING:

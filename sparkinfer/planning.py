@@ -17,7 +17,7 @@ from sparkinfer.engine.contracts import ModelPlan
 from sparkinfer.engine.partition import OnNull, PartitionPlan
 from sparkinfer.engine.prepare import Binding, Prepare
 from sparkinfer.engine.signature import check_inputs
-from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.exceptions import ConfigError, SchemaError
 from sparkinfer.pickling import dumps
 
 if TYPE_CHECKING:

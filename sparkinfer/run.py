@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from sparkinfer.config import InferenceConfig
-from sparkinfer.errors import ConfigError, MissingDependencyError, remark
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, remark
 from sparkinfer.metrics import Execution, RunMetrics, group_executions, merged_quality, scored_again
 
 if TYPE_CHECKING:

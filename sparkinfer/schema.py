@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from sparkinfer.errors import ConfigError, SchemaError, nearest
+from sparkinfer.exceptions import ConfigError, SchemaError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from sparkinfer.backends.mlflow_signature import inputs_of, layout_of, outputs_o
 from sparkinfer.backends.mlflow_store import Logged, checked_params, fetch, read
 from sparkinfer.backends.mlflow_trust import CODE, code_in_pyfunc
 from sparkinfer.engine.contracts import ModelPlan, TensorInfo
-from sparkinfer.errors import ConfigError, ModelLoadError
+from sparkinfer.exceptions import ConfigError, ModelLoadError
 from sparkinfer.models import TensorFlowModel, TorchModel
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from mlflow.models import Model
 from mlflow.types.schema import ParamSpec
 
 from sparkinfer.artifacts import local_path, sha256_of
-from sparkinfer.errors import ConfigError, ModelLoadError, nearest
+from sparkinfer.exceptions import ConfigError, ModelLoadError, nearest
 
 if TYPE_CHECKING:
     from sparkinfer.models import MlflowModel

@@ -17,7 +17,7 @@ from sparkinfer.engine.batch import Fed
 from sparkinfer.engine.lifeline import mark_framework_used
 from sparkinfer.engine.pool import prepare_in_processes
 from sparkinfer.engine.prefetch import read_ahead
-from sparkinfer.errors import ConfigError, ModelLoadError, SparkInferError
+from sparkinfer.exceptions import ConfigError, ModelLoadError, SparkInferError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:

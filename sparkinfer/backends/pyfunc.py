@@ -25,7 +25,7 @@ from sparkinfer.engine.batch import Fault
 from sparkinfer.engine.conform import conform, is_ragged
 from sparkinfer.engine.lifeline import mark_framework_used
 from sparkinfer.engine.signature import check_inputs
-from sparkinfer.errors import ConfigError, ModelLoadError, SchemaError
+from sparkinfer.exceptions import ConfigError, ModelLoadError, SchemaError
 from sparkinfer.schema import NUMERIC, TensorSpec
 
 if TYPE_CHECKING:

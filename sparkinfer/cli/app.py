@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkinfer.errors import ConfigError, SchemaError, SparkInferError, SparkInferWarning
+from sparkinfer.exceptions import ConfigError, SchemaError, SparkInferError, SparkInferWarning
 
 __all__ = ["run_command"]
 

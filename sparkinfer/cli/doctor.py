@@ -21,7 +21,7 @@ from typing import Any, Literal
 from sparkinfer import __version__
 from sparkinfer.cli.facts import facts
 from sparkinfer.cli.versions import OURS, SUPPORTED, Supported, at_least, lacks, needed, numbers
-from sparkinfer.errors import SparkInferError
+from sparkinfer.exceptions import SparkInferError
 
 __all__ = ["Check", "examine", "examine_driver", "examine_settings", "examine_workers", "show"]
 

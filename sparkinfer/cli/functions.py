@@ -21,7 +21,7 @@ from typing import Any
 
 import cloudpickle
 
-from sparkinfer.errors import ConfigError, nearest
+from sparkinfer.exceptions import ConfigError, nearest
 
 __all__ = ["Functions", "functions_beside"]
 

@@ -20,7 +20,7 @@ from sparkinfer.arguments import parse_inputs, parse_outputs
 from sparkinfer.cli.keys import Count, Function, Options, Section, Texts, exactly_one, keys_of
 from sparkinfer.cli.problems import MisplacedError, known_keys, sentences
 from sparkinfer.config import InferenceConfig
-from sparkinfer.errors import ConfigError, SparkInferError, nearest
+from sparkinfer.exceptions import ConfigError, SparkInferError, nearest
 from sparkinfer.schema import TensorSpec
 
 if TYPE_CHECKING:

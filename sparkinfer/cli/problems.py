@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkinfer.cli.read import at
-from sparkinfer.errors import nearest
+from sparkinfer.exceptions import nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

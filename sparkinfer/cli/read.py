@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
 
 __all__ = ["Document", "at", "read_job"]
 

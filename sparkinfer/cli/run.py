@@ -22,7 +22,7 @@ from sparkinfer.cli.functions import Functions, functions_beside
 from sparkinfer.cli.job import Job, Sink, Source, parse_job
 from sparkinfer.cli.read import Document, read_job
 from sparkinfer.config import InferenceConfig
-from sparkinfer.errors import ConfigError, MissingDependencyError, ModelLoadError, SparkInferError
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SparkInferError
 
 if TYPE_CHECKING:
     from sparkinfer.cli.keys import Section

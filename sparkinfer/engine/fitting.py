@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from sparkinfer.engine.batch import Fault
-from sparkinfer.errors import PredictError
+from sparkinfer.exceptions import PredictError
 
 __all__ = ["OutOfMemoryFault", "ceiling_of", "fitting", "is_out_of_memory"]
 

@@ -31,7 +31,7 @@ from sparkinfer.engine.isolate import ERROR_TYPE, assemble, by_halves
 from sparkinfer.engine.model_cache import process_models
 from sparkinfer.engine.rebatch import Regroup, rebatch
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder
-from sparkinfer.errors import BadRowsError, OutputError, Place, PredictError, SchemaError
+from sparkinfer.exceptions import BadRowsError, OutputError, Place, PredictError, SchemaError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from sparkinfer.engine.columns import bad_nulls, conform, decode, decode_rows, d
 from sparkinfer.engine.conform import is_ragged
 from sparkinfer.engine.isolate import separate
 from sparkinfer.engine.stopwatch import Stopwatch
-from sparkinfer.errors import PreprocessError, SchemaError
+from sparkinfer.exceptions import PreprocessError, SchemaError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:

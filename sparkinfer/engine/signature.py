@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparkinfer.errors import ConfigError, nearest
+from sparkinfer.exceptions import ConfigError, nearest
 
 if TYPE_CHECKING:
     from sparkinfer.engine.batch import Style

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkinfer.errors import ConfigError, SparkInferError, remark
+from sparkinfer.exceptions import ConfigError, SparkInferError, remark
 from sparkinfer.spark.session import active_session, setting
 
 __all__ = ["SessionError", "is_submitted", "job_session"]

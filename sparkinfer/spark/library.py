@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sparkinfer
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
 from sparkinfer.spark.session import active_or_local_session
 from sparkinfer.spark.ship import deliver
 

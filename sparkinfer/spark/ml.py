@@ -23,7 +23,7 @@ from sparkinfer.arguments import check_columns, check_output_names, column_names
 from sparkinfer.artifacts import sha256_of
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.isolate import ERROR_TYPE
-from sparkinfer.errors import ConfigError, ModelLoadError, nearest
+from sparkinfer.exceptions import ConfigError, ModelLoadError, nearest
 from sparkinfer.schema import to_ddl
 from sparkinfer.spark.ml_files import PredictorReader, PredictorWriter, trusted_pickles
 from sparkinfer.spark.predict import predict

@@ -28,7 +28,7 @@ from pyspark.ml.util import MLReader, MLWriter
 import sparkinfer
 from sparkinfer.arguments import parse_inputs
 from sparkinfer.artifacts import local_path, sha256_of
-from sparkinfer.errors import ModelLoadError
+from sparkinfer.exceptions import ModelLoadError
 from sparkinfer.pickling import dumps, loads
 from sparkinfer.schema import TensorSpec
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructField, StructType
 
 from sparkinfer.arguments import InputsArgument, check_columns, check_output_names, column_names, parse_outputs
 from sparkinfer.config import InferenceConfig
-from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.exceptions import ConfigError, SchemaError
 from sparkinfer.planning import Functions, check_input_types, plan_partition
 from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.calls import register_call

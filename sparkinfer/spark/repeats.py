@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from sparkinfer.errors import CallSite
+from sparkinfer.exceptions import CallSite
 from sparkinfer.metrics import scored_again
 from sparkinfer.spark.executions import look_up
 

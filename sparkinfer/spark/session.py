@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 from pyspark.sql import SparkSession
 
-from sparkinfer.errors import remark
+from sparkinfer.exceptions import remark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

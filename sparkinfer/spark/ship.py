@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from pyspark import SparkFiles
 
 from sparkinfer.artifacts import files_under
-from sparkinfer.errors import ConfigError, ModelLoadError
+from sparkinfer.exceptions import ConfigError, ModelLoadError
 from sparkinfer.spark.session import is_connect, is_local
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkinfer.config import InferenceConfig
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
 from sparkinfer.planning import Functions, describe, plan_partition
 from sparkinfer.spark.udf import Flavor, PredictColumn, column_for, declared_outputs
 

@@ -13,7 +13,7 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import types as spark
 
-from sparkinfer.errors import SchemaError
+from sparkinfer.exceptions import SchemaError
 
 __all__ = ["carried_by_arrow", "is_vector", "to_arrow", "to_spark", "width"]
 

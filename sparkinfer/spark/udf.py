@@ -21,7 +21,7 @@ from sparkinfer.config import InferenceConfig
 from sparkinfer.defaults import one_column
 from sparkinfer.engine.encode import OutputColumn
 from sparkinfer.engine.isolate import ERROR_TYPE
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
 from sparkinfer.planning import Functions, plan_partition
 from sparkinfer.schema import to_ddl
 from sparkinfer.spark.arrival import travelling

@@ -23,7 +23,7 @@ from sparkinfer.engine.partition import PartitionPlan, run_partition
 from sparkinfer.engine.quality import Comparison
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
 from sparkinfer.engine.sampling import sampling
-from sparkinfer.errors import SchemaError
+from sparkinfer.exceptions import SchemaError
 from sparkinfer.metrics import PartitionMetrics
 from sparkinfer.spark.marks import Marks, read_marks
 from sparkinfer.spark.pandas_form import FLAGS, column_from_pandas, series_of

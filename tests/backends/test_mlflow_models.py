@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import sparkinfer as si
-from sparkinfer.errors import ConfigError, MissingDependencyError, ModelLoadError, OutputError, PredictError, SchemaError
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, OutputError, PredictError, SchemaError
 
 mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
 

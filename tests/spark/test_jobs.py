@@ -14,7 +14,7 @@ import yaml
 import sparkinfer as si
 from sparkinfer.cli import main
 from sparkinfer.cli.run import JobFailedError, run_job
-from sparkinfer.errors import ConfigError, MissingDependencyError, ModelLoadError, SchemaError
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import sparkinfer as si
-from sparkinfer.errors import SchemaError
+from sparkinfer.exceptions import SchemaError
 
 mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
 

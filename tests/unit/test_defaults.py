@@ -8,7 +8,7 @@ import pytest
 import sparkinfer as si
 from sparkinfer.defaults import default_inputs, default_outputs, one_column
 from sparkinfer.engine.contracts import ModelPlan, TensorInfo
-from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.exceptions import ConfigError, SchemaError
 from sparkinfer.schema import to_ddl
 
 

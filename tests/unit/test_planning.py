@@ -15,7 +15,7 @@ from sparkinfer.arguments import check_columns, check_output_names, column_names
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.batch import Inputs
 from sparkinfer.engine.contracts import ModelPlan, TensorInfo
-from sparkinfer.errors import ConfigError, ModelLoadError, SchemaError
+from sparkinfer.exceptions import ConfigError, ModelLoadError, SchemaError
 from sparkinfer.planning import Functions, check_input_types, plan_partition
 from sparkinfer.testing import EchoModel
 

@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 
 from sparkinfer.cli.functions import functions_beside
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
 from sparkinfer.pickling import dumps
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -22,7 +22,7 @@ from sparkinfer.cli.job import Job, parse_job
 from sparkinfer.cli.keys import keys_of
 from sparkinfer.cli.problems import known_keys
 from sparkinfer.cli.read import Document, read_job
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
 

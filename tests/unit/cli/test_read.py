@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkinfer.cli.read import at, read_job
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
 
 
 def read(tmp_path: Path, text: str, *changes: str, **environment: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import sparkinfer as si
 from sparkinfer.engine.fitting import is_out_of_memory
 from sparkinfer.engine.partition import run_partition
 from sparkinfer.engine.recorder import Recorder
-from sparkinfer.errors import PredictError
+from sparkinfer.exceptions import PredictError
 from tests.unit.engine.test_partition import chunks, plan
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparkinfer.engine.contracts import ModelPlan, TensorInfo
 from sparkinfer.engine.signature import check_inputs
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
 
 X, OPTIONAL = TensorInfo("x", "float32", (3,)), TensorInfo("mask", "float32", (3,), optional=True)
 
