@@ -43,11 +43,11 @@ def describe(model: MlflowModel) -> ModelPlan:
     native = {"pytorch": _torch, "tensorflow": _tensorflow, "keras": _keras}
     flavor = next((name for name in native if name in logged.flavors), None)
     if flavor is None or model.flavor == "pyfunc":
-        return _pyfunc(model, logged, folder)
+        return replace(_pyfunc(model, logged, folder), model_id=logged.model_id)
     if model.params is not None:
         msg = f"{model}: params go to a pyfunc, but this is a model of the {flavor} flavour, which runs natively: leave params out, or say flavor='pyfunc'"
         raise ConfigError(msg)
-    return _native(model, native[flavor](model, logged, folder), logged, flavor)
+    return replace(_native(model, native[flavor](model, logged, folder), logged, flavor), model_id=logged.model_id)
 
 
 # --- the native backends

@@ -53,12 +53,14 @@ class Logged:
         inputs: the signature's inputs, each as MLflow writes it (a dict of ``type``, ``name``, ...); ``None`` without one.
         outputs: likewise.
         params: the specs of the params; ``None`` without a schema.
+        model_id: of the logged model, from MLflow 3 on.
     """
 
     flavors: Mapping[str, Mapping[str, Any]]
     inputs: list[dict[str, Any]] | None
     outputs: list[dict[str, Any]] | None
     params: list[ParamSpec] | None
+    model_id: str | None = None
 
 
 def fetch(model: MlflowModel) -> Path:
@@ -142,6 +144,7 @@ def read(model: MlflowModel, folder: Path) -> Logged:
             inputs=None if inputs is None else inputs.to_dict(),
             outputs=None if outputs is None else outputs.to_dict(),
             params=None if params is None else list(params.params),
+            model_id=getattr(told, "model_id", None),
         )
     except Exception as error:
         msg = f"{model}: MLflow {mlflow.__version__} cannot read {str(folder / 'MLmodel')!r} ({type(error).__name__}: {_first_line(error)})"

@@ -78,6 +78,7 @@ class ModelPlan:
         inputs: what the model says of its inputs, if it says anything.
         outputs: likewise.
         float_dtype: floating inputs are cast to it; ``None`` leaves them as they are.
+        model_id: MLflow's id of the logged model that this is, if it is one: a run's link to its model.
     """
 
     backend: str
@@ -91,6 +92,7 @@ class ModelPlan:
     inputs: tuple[TensorInfo, ...] | None = None
     outputs: tuple[TensorInfo, ...] | None = None
     float_dtype: str | None = None
+    model_id: str | None = None
 
 
 class Describable(Protocol):

@@ -62,6 +62,7 @@ class Call:
             "on_null": self.plan.on_null,
             **_slots(self.session),
             **_source_of(_data.pop(self.id, None)),
+            **({} if model.model_id is None else {"model_id": model.model_id}),
             **asdict(self.plan.config),
         }
 

@@ -131,6 +131,18 @@ def test_a_worker_loads_a_model_once_and_logs_nothing(spark: Any, ledger: Ledger
     assert set(Path.cwd().iterdir()) == files
 
 
+def test_a_run_is_linked_to_the_logged_model(spark: Any, logged: dict[str, str]) -> None:
+    """The MLflow run that has a run's figures names the model among its inputs, and its id among the parameters."""
+    scored = si.predict(table(spark), si.MlflowModel("models:/sklearn/1"), keep=["id"])
+    with si.inference_run(progress=False) as run:
+        assert len(scored.collect()) == ROWS
+    found = mlflow.MlflowClient().get_run(run.mlflow_run_id)
+    expected = mlflow.models.get_model_info("models:/sklearn/1").model_id
+    assert expected is not None
+    assert [linked.model_id for linked in found.inputs.model_inputs] == [expected]
+    assert found.data.params["inference/model_id"] == expected
+
+
 def test_params_reach_the_workers(spark: Any, tmp_path: Path) -> None:
     """Checked on the driver, and converted as the schema says."""
     path = kit.save_pyfunc(tmp_path / "m", kit.Scaled(), kit.SCALED)
