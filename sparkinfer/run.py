@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -22,46 +21,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
+from sparkinfer.actions import actions_of
 from sparkinfer.config import InferenceConfig
 from sparkinfer.exceptions import ConfigError, MissingDependencyError, remark
-from sparkinfer.metrics import Execution, RunMetrics, group_executions, merged_quality, scored_again
+from sparkinfer.metrics import RunMetrics, group_executions
+from sparkinfer.remarks import remarks_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sparkinfer.actions import Action
     from sparkinfer.analysis.verdict import Verdict
     from sparkinfer.metrics import PartitionMetrics
     from sparkinfer.spark.channels import Logged
 
-__all__ = ["Action", "InferenceRun", "environment_of", "inference_run", "last_run"]
+__all__ = ["InferenceRun", "environment_of", "inference_run", "last_run"]
 
 _PACKAGES = ("pyspark", "torch", "tensorflow", "pyarrow", "numpy", "pandas", "mlflow")
-
-
-@dataclass(frozen=True)
-class Action:
-    """One action inside a run.
-
-    Attributes:
-        execution: Spark's execution id, where it has one.
-        description: Spark's own words, such as ``save at job.py:12``.
-        rows: rows that were put out by the partitions that reported.
-        partitions: how many reported.
-        complete: whether every partition reported, as far as can be told. A ``show`` or ``limit`` runs few partitions, and may stop their
-            tasks before they can report: the plan of a classic session tells; elsewhere another action of the same call with more partitions.
-        error: why it failed; empty if it did not.
-        failed_attempts: attempts at tasks that failed, in classic sessions; ``None`` where that is not told. What they had scored is in no figure.
-        failed_seconds: how long they ran, in all: what was paid for and thrown away; ``None`` where that is not told.
-    """
-
-    execution: str | None
-    description: str
-    rows: int
-    partitions: int
-    complete: bool
-    error: str = ""
-    failed_attempts: int | None = None
-    failed_seconds: float | None = None
 
 
 class InferenceRun:
@@ -232,17 +208,9 @@ class InferenceRun:
     def _collect(self) -> RunMetrics:
         records, begun, settings = _records_of(self) if self.measured else ([], [], {})
         executions = group_executions(records)
-        self._actions = _actions(executions, group_executions(begun), self.session, self._last_before)
+        self._actions = actions_of(executions, group_executions(begun), self.session, self._last_before)
         complete = {action.execution for action in self._actions if action.complete}
         executions.sort(key=lambda one: one.execution not in complete)  # stable: the first complete one is the run
-        remarks = (
-            *(forgotten := _forgotten_remark(self)),
-            *_remarks(self._actions, self.session, measured=self.measured, all_known=not forgotten),
-            *_repeat_remark([execution for execution in executions if execution.execution in complete]),
-            *_stream_remarks(executions, self.session),
-            *_memory_remark(executions),
-            *_label_remark(self, executions),
-        )
         return RunMetrics(
             id=self.id,
             name=self.name,
@@ -251,7 +219,7 @@ class InferenceRun:
             executions=tuple(executions),
             settings=settings,
             environment=environment_of(self.session),
-            remarks=remarks,
+            remarks=remarks_of(self, executions, self._actions),
         )
 
 
@@ -399,152 +367,6 @@ def _seen(session: Any) -> int:
     return seen
 
 
-def _actions(executions: list[Execution], begun: list[Execution], session: Any, last_before: int) -> tuple[Action, ...]:
-    executed = import_module("sparkinfer.spark.executions").executions_since(session, last_before) if session is not None else []
-    told = {one.id: one for one in executed}
-    most: dict[str, int] = {}
-    for execution in executions:
-        most[execution.call] = max(most.get(execution.call, 0), _reported(execution))
-    started = {(one.call, one.execution): one for one in begun}
-    actions = []
-    for execution in executions:
-        sql = told.pop(execution.execution or "", None)
-        action = Action(
-            execution=execution.execution,
-            description=sql.description if sql is not None else "an action",
-            rows=sum(record.rows for record in execution.partitions),
-            partitions=_reported(execution),
-            complete=_is_complete(execution, sql, most[execution.call], started.pop((execution.call, execution.execution), None)),
-            error=sql.error if sql is not None else "",
-            failed_attempts=sql.failed_attempts if sql is not None else None,
-            failed_seconds=sql.failed_seconds if sql is not None else None,
-        )
-        actions.append((min(record.started_unix for record in execution.partitions), action))
-    actions += [  # ran one of our functions, and nothing came back
-        (sql.started_unix, _unreported(sql)) for sql in told.values()
-    ]
-    actions += [  # over Connect: began, and nothing came back
-        (min(mark.started_unix for mark in one.partitions), Action(one.execution, "an action", 0, 0, complete=False))
-        for one in started.values()
-    ]
-    return tuple(action for _, action in sorted(actions, key=lambda pair: pair[0]))
-
-
-def _unreported(sql: Any) -> Action:
-    return Action(
-        sql.id,
-        sql.description,
-        0,
-        0,
-        complete=False,
-        error=sql.error,
-        failed_attempts=sql.failed_attempts,
-        failed_seconds=sql.failed_seconds,
-    )
-
-
-def _is_complete(execution: Execution, sql: Any, most: int, begun: Execution | None) -> bool:
-    """Tell whether every partition reported.
-
-    By the plan and the error that Spark tells; elsewhere by the partitions that began and by the fullest action of the same call.
-    """
-    if sql is None:
-        return _reported(execution) == most and (begun is None or _reported(begun) <= most)
-    return not sql.limited and not sql.error
-
-
-def _remarks(actions: tuple[Action, ...], session: Any, *, measured: bool, all_known: bool) -> tuple[str, ...]:
-    if not measured:
-        return ("not measured: the run was opened with metrics=False",)
-    remarks = []
-    over_connect = session is not None and type(session).__module__.startswith("pyspark.sql.connect")
-    if all_known and any(not action.complete and not action.error for action in actions):
-        remarks.append(
-            f"an action was cut short (limit, show, first and take stop their tasks early){' or failed' if over_connect else ''}: its figures are of "
-            "the partitions that reported, if any"
-        )
-    failed = sum(action.failed_attempts or 0 for action in actions)
-    if failed:
-        seconds = sum(action.failed_seconds or 0 for action in actions)
-        remarks.append(
-            f"{failed} attempts at tasks failed{f' after {seconds:.1f} s in all' if seconds else ''}; what they had scored is in no figure, and "
-            "was scored again where Spark tried again"
-        )
-    if any(action.error for action in actions):
-        remarks.append("an action failed: its partitions that did not finish are not counted")
-    if over_connect and not any(action.partitions for action in actions):
-        remarks.append(
-            "not measured: nothing came back. Over Spark Connect the figures come in the workers' logs, which Spark has from 4.1 on; an action that a "
-            "limit stops early (show, first, take) leaves none"
-        )
-    if not actions and session is not None and import_module("sparkinfer.spark.session").hides_context(session):
-        remarks.append("not measured: this session does not give its SparkContext, by whose accumulators the partitions' figures come back")
-    return tuple(remarks)
-
-
-def _memory_remark(executions: list[Execution]) -> tuple[str, ...]:
-    """Say what batch size fits into memory, where batches had to be cut."""
-    fit = [record.batch_rows_fit for record in (executions[0].partitions if executions else ()) if record.batch_rows_fit is not None]
-    return (f"the model ran out of memory, and its batches were cut to {min(fit)} rows: say batch_size={min(fit)}",) if fit else ()
-
-
-def _forgotten_remark(run: InferenceRun) -> tuple[str, ...]:
-    """Say that figures were let go, where there were more calls than are remembered: ``foreachBatch`` makes one a micro-batch."""
-    calls = import_module("sparkinfer.spark.calls")
-    made = calls.calls_made() - run.calls_before
-    if made <= calls.CALLS_KEPT or run.over_connect:  # there the workers' logs have all
-        return ()
-    return (f"predict was called {made:,} times inside: the figures are of the newest {calls.CALLS_KEPT} calls",)
-
-
-def _repeat_remark(complete: list[Execution]) -> tuple[str, ...]:
-    """Say that the predictions of one ``predict`` were scored more than once; a UDF is called on many DataFrames."""
-    roads = {call.id: call.road for call in import_module("sparkinfer.spark.calls").known_calls()}
-    seen: dict[tuple[str, str | None], list[Mapping[int, int]]] = {}
-    for execution in complete:
-        rows = execution.rows_by_partition
-        before = seen.setdefault((execution.call, execution.micro_batch), [])
-        if roads.get(execution.call, "udf") != "udf" and any(scored_again(earlier, rows) for earlier in before):
-            return (
-                f"the same predictions were scored a second time ({sum(rows.values()):,} rows): cache() or write them once, and read that",
-            )
-        before.append(rows)
-    return ()
-
-
-def _stream_remarks(executions: list[Execution], session: Any) -> tuple[str, ...]:
-    """Say what a run shows of a stream, whose micro-batches are actions each."""
-    batches = {batch for execution in executions if (batch := execution.micro_batch) is not None}
-    remarks = []
-    if len(batches) > 1:
-        remarks.append(
-            f"{len(batches):,} micro-batches of a stream reported, each an action of its own: the figures are of one, run.actions lists all"
-        )
-    if {batch.partition("/")[0] for batch in batches} & import_module("sparkinfer.spark.runs").active_streams(session):
-        remarks.append("the stream still runs: what it scores from here on is in no figure. Wait for it inside, with awaitTermination()")
-    return tuple(remarks)
-
-
-def _label_remark(run: InferenceRun, executions: list[Execution]) -> tuple[str, ...]:
-    """Say why the label was not compared, where there were rows to compare."""
-    scored = executions[0].partitions if executions else ()
-    if run.label is None or not any(record.rows for record in scored) or merged_quality(scored) is not None:
-        return ()
-    if run.over_connect and all(record.run is None for record in scored):
-        advice = f"Use a classic session with predict(..., road='map', keep=[{run.label!r}, ...])"
-        return (
-            f"label={run.label!r} was not compared: this Spark Connect server hands no tags on to the workers, so they do not know its name. {advice}",
-        )
-    known = import_module("sparkinfer.spark.calls").known_calls()
-    call = next((one for one in known if one.id == executions[0].call), None)
-    if call is None:
-        return ()
-    why: str = import_module("sparkinfer.engine.quality").not_compared(
-        run.label, road=call.road, keep=call.plan.keep, outputs=call.plan.outputs
-    )
-    return (why,)
-
-
 def environment_of(session: Any) -> Mapping[str, str]:
     """Give the versions that a run ran with, and the kind of session."""
     found = {"python": platform.python_version(), "machine": platform.platform()}
@@ -556,8 +378,3 @@ def environment_of(session: Any) -> Mapping[str, str]:
     if session is not None:
         found["session"] = "connect" if type(session).__module__.startswith("pyspark.sql.connect") else "classic"
     return found
-
-
-def _reported(execution: Execution) -> int:
-    """Count the partitions that reported, each once."""
-    return len({record.partition for record in execution.partitions})
