@@ -7,18 +7,22 @@ Invariant: nothing here runs or unpickles what it looks at; only names, first by
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import re
+import shutil
+import tempfile
 import zipfile
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from sparkinfer.engine.contracts import ModelFile
 from sparkinfer.exceptions import ModelLoadError, nearest
 
-__all__ = ["WORDS", "Kind", "check_pin", "files_under", "fingerprint_of", "local_path", "model_file", "sha256_of", "sniff"]
+__all__ = ["WORDS", "Kind", "check_pin", "driver_folder", "files_under", "fingerprint_of", "local_path", "model_file", "sha256_of", "sniff"]
 
 Kind = Literal[
     "saved_model",
@@ -207,3 +211,12 @@ def check_pin(file: ModelFile, sha256: str | None) -> None:
     if sha256 is not None and file.sha256 != sha256.lower():
         msg = f"{file.path!r} has the sha256 {file.sha256}, but sha256={sha256!r} was asked for: it is another file, or it was changed"
         raise ModelLoadError(msg)
+
+
+@lru_cache(maxsize=1)
+def driver_folder() -> Path:
+    """Give this process's folder for what it makes of models; it goes with the process, and not with a forked child of it."""
+    folder = tempfile.mkdtemp(prefix="sparkinfer-")
+    owner = os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
+    return Path(folder)

@@ -8,14 +8,12 @@ for each content, since a session that is made later may still have it shipped.
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -26,7 +24,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.types.schema import ParamSpec
 
-from sparkinfer.artifacts import local_path, sha256_of
+from sparkinfer.artifacts import driver_folder, local_path, sha256_of
 from sparkinfer.exceptions import ConfigError, ModelLoadError, nearest
 
 if TYPE_CHECKING:
@@ -109,22 +107,14 @@ def _resolved(uri: str) -> tuple[str, tuple[object, ...] | None]:
 
 
 def _download(uri: str) -> Path:
-    draft = tempfile.mkdtemp(dir=_driver_folder())
+    draft = tempfile.mkdtemp(dir=driver_folder())
     found = Path(download_artifacts(artifact_uri=uri, dst_path=draft))
     (found / _REGISTERED_META).unlink(missing_ok=True)
-    target = _driver_folder() / sha256_of(found)[:32]
+    target = driver_folder() / sha256_of(found)[:32]
     if not target.exists():
         found.rename(target)
     shutil.rmtree(draft, ignore_errors=True)
     return target
-
-
-@lru_cache(maxsize=1)
-def _driver_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="sparkinfer-mlflow-")
-    owner = os.getpid()
-    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
-    return Path(folder)
 
 
 def read(model: MlflowModel, folder: Path) -> Logged:

@@ -7,15 +7,11 @@ Invariant: no code that lies in a file is run unless the user says ``trust_pickl
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import json
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +19,7 @@ import h5py  # type: ignore[import-untyped]  # it has none
 import keras
 import numpy as np
 
-from sparkinfer.artifacts import fingerprint_of, model_file
+from sparkinfer.artifacts import driver_folder, fingerprint_of, model_file
 from sparkinfer.backends.tensorflow_arrays import float_dtype
 from sparkinfer.engine.contracts import ModelFile, ModelPlan, TensorInfo
 from sparkinfer.exceptions import ModelLoadError
@@ -134,7 +130,7 @@ def _bytes_of(weights: Any) -> bytes:
 
 def _saved(model: TensorFlowModel, source: keras.Model, state: str) -> ModelFile:
     """Write the model once for each state of its weights: the time in the archive would make each copy another file."""
-    path = _driver_folder() / f"{state}.keras"
+    path = driver_folder() / f"{state}.keras"
     if not path.exists():
         draft = path.with_suffix(".draft.keras")
         try:
@@ -164,13 +160,6 @@ def _not_saved(model: TensorFlowModel, error: Exception) -> ModelLoadError:
 
 def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-
-
-@lru_cache(maxsize=1)
-def _driver_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="sparkinfer-keras-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
 
 
 def _keras_plan(model: TensorFlowModel, loaded: keras.Model, kind: str, *, trusted: bool) -> ModelPlan:

@@ -7,24 +7,19 @@ Invariant: what a worker would refuse is refused here, in a sentence that names 
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import inspect
 import io
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from sparkinfer.artifacts import WORDS, check_pin, fingerprint_of, local_path, model_file, sniff
+from sparkinfer.artifacts import WORDS, check_pin, driver_folder, fingerprint_of, local_path, model_file, sniff
 from sparkinfer.backends.torch_sources import (
     build,
     build_empty,
@@ -191,20 +186,12 @@ def _memory_file(role: str, content: bytes) -> ModelFile:
     sha256 = hashlib.sha256(content).hexdigest()
     if len(content) <= _BY_VALUE_BYTES:
         return ModelFile(role, sha256, len(content), content=content)
-    path = _driver_folder() / f"{sha256}.pt"
+    path = driver_folder() / f"{sha256}.pt"
     if not path.exists():
         partial = path.with_suffix(f".{threading.get_ident()}")
         partial.write_bytes(content)
         partial.replace(path)  # another thread that describes the same model sees all of it or nothing
     return ModelFile(role, sha256, len(content), path=str(path))
-
-
-@lru_cache(maxsize=1)
-def _driver_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="sparkinfer-")
-    owner = os.getpid()
-    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
-    return Path(folder)
 
 
 # --- what the model says of itself
