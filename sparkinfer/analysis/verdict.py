@@ -111,6 +111,9 @@ def _inconclusive(case: Case) -> Verdict:
     rows, batches = case.of("inference/scored_rows_total"), case.of("inference/batches_total")
     partitions = max(1.0, case.of("inference/partitions_total"))
     least = f"{_LEAST_SECONDS:g} s after warm-up, and {_LEAST_BATCHES} batches beyond each partition's first"
+    if not case.partitions:
+        advice = "No partition reported: run an action on predictions inside the run, such as a write, and let it end."
+        return Verdict("inconclusive", None, evidence, advice, None)
     if not rows or not batches:
         return Verdict("inconclusive", None, evidence, f"Score more rows before asking what to change: it takes {least}.", None)
     needed = rows / batches * (partitions + _LEAST_BATCHES)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from sparkinfer.exceptions import nearest
 from sparkinfer.quality import MOST_PAIRS, Quality
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def not_compared(label: str, *, road: str, keep: Sequence[str], outputs: Sequenc
     if road != "map":
         return f"{asked}: on the {road} road the label does not come to the workers. Say {advice}"
     if label not in keep:
-        return f"{asked}: it is none of the kept columns ({', '.join(keep) or 'there are none'}). Say {advice}"
+        return f"{asked}: it is none of the kept columns. {nearest(label, keep)} Say {advice}"
     told = ", ".join(f"{column.name} {column.type}" for column in outputs)
     return (
         f"{asked}: no output has a type that compares with it ({told}). Texts compare with texts, booleans with booleans, numbers with numbers: "

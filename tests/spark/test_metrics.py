@@ -126,7 +126,7 @@ def test_a_label_of_numbers_gives_the_mean_absolute_error(spark):
     ("how", "why"),
     [
         ({"road": "column"}, "on the column road"),
-        ({"road": "map", "keep": ["id"]}, r"none of the kept columns \(id\)"),
+        ({"road": "map", "keep": ["id"]}, r"none of the kept columns\. There is: 'id'\."),
         ({"road": "map"}, r"no output has a type that compares with it \(y int64\)"),
     ],
 )

@@ -245,7 +245,7 @@ CASES = {
     "one partition for eight slots": ([record(compute=20.0, blocked=0.2)], {"slots": 8}, ("skewed", "few partitions", "repartition(24)")),
     "a second of work": ([record(compute=0.8)], {}, ("inconclusive", None, "Score about 8,000 rows")),
     "five batches": ([record(compute=8.0, batches=5)], {}, ("inconclusive", None, "Score about 710 rows")),
-    "nothing at all": ([], {}, ("inconclusive", None, "Score more rows")),
+    "nothing at all": ([], {}, ("inconclusive", None, "No partition reported: run an action")),
     "empty partitions": ([record(n, batches=0, input_wait=2.0) for n in range(3)], {}, ("inconclusive", None, "Score more rows")),
 }
 

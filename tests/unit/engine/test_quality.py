@@ -79,5 +79,5 @@ def test_a_comparison_that_fails_costs_no_rows() -> None:
 def test_why_a_label_was_not_compared_names_what_is_there() -> None:
     """The kept columns, or the outputs with their types."""
     outputs = [OutputColumn("y", pa.int64())]
-    assert "there are none" in not_compared("truth", road="map", keep=(), outputs=outputs)
+    assert "There is none" in not_compared("truth", road="map", keep=(), outputs=outputs)
     assert "(y int64)" in not_compared("truth", road="map", keep=("truth",), outputs=outputs)
