@@ -1,19 +1,24 @@
 # make setup   .venv with the pinned versions of requirements/constraints.txt (again only when these files change)
 # make demo    the three demo jobs; PHOTOS=folder scores a folder of pictures
-# make test    all that CI checks: lint, types, import contracts, doctests, tests
+# make notebooks   the notebooks of notebooks/, each from a clean kernel
+# make test    all that CI checks on the newest versions: lint, types, import contracts, doctests, tests
+# make test-spark35        the core suite on the newest pyspark 3.5, in .venv-spark35
+# make test-lowest         the core suite on pyspark 3.5 and the oldest numpy, pandas, pyarrow, ... that pyproject.toml allows, in .venv-lowest
 #
 # PYTHON=python3.12        another interpreter for .venv (3.11 or newer for the pinned versions)
+# PYTHON_OLD=python3.11    the interpreter for .venv-spark35 and .venv-lowest: pyspark 3.5 and the oldest wheels need just 3.11
 # PIP_FLAGS="..."          for pip, such as an --extra-index-url with the CPU builds of torch: on Linux the ordinary ones
 #                          bring some gigabytes of CUDA along
-# TESTS="tests/unit -x"    what pytest gets
+# TESTS="tests/unit -x"    what pytest gets, in any of the three environments
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test lint types contracts doctest pytest format bench-overlap build clean
+.PHONY: help setup java demo notebooks test test-spark35 test-lowest lint types contracts doctest pytest format bench-overlap build clean
 .NOTPARALLEL:  # "test" means its steps in their order
 SHELL := /bin/bash
 
 VENV := .venv
 PYTHON ?= python3
+PYTHON_OLD ?= $(PYTHON)
 PIP_FLAGS ?=
 PHOTOS ?=
 TESTS ?=
@@ -23,7 +28,17 @@ BIN := $(VENV)/bin
 SETUP_FILES := $(sort $(wildcard requirements/*.txt)) pyproject.toml
 SETUP_HASH := $(shell cat $(SETUP_FILES) | $(PYTHON) -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest()[:16])')
 STAMP := $(VENV)/.setup-$(SETUP_HASH)
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+PIP_IN := python -m pip --disable-pip-version-check
+PIP := $(BIN)/$(PIP_IN)
+
+# The other versions that the library runs on, each in an environment of its own. requirements/pins-NAME.txt holds the pins that differ
+# from constraints.txt; what is installed and which tests are run stands here.
+PACKAGES_spark35 := --editable '.[spark,torch,mlflow,gpu,host,cli,report]' tensorflow-cpu
+PACKAGES_lowest := --editable '.[spark,torch,gpu,host,cli,report]'
+# Loader processes are the engine's own, whatever Spark is: they are left to `make test`.
+TESTS_spark35 := tests/spark --ignore=tests/spark/test_loaders.py
+# Where numpy, pandas and pyarrow meet users' columns: the engine and the backends, and types, nulls and UDFs through real Spark.
+TESTS_lowest := tests/unit tests/backends tests/spark/test_types.py tests/spark/test_nulls.py tests/spark/test_predict_udf.py
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -41,6 +56,17 @@ $(STAMP):
 	@rm -f $(VENV)/.setup-*
 	@touch $@
 
+.venv-%/.setup-$(SETUP_HASH):
+	@$(PYTHON_OLD) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "pyspark 3.5 and the oldest wheels need Python 3.11, this is %s: make PYTHON_OLD=..." % sys.version.split()[0])'
+	.venv-$*/bin/python -c '' 2>/dev/null || $(PYTHON_OLD) -m venv --clear .venv-$*
+	awk -F== 'NR == FNR { pinned[tolower($$1)] } NR == FNR || !(tolower($$1) in pinned)' \
+		requirements/pins-$*.txt requirements/constraints.txt >.venv-$*/constraints.txt
+	.venv-$*/bin/$(PIP_IN) install $(PIP_FLAGS) --quiet --constraint .venv-$*/constraints.txt pip setuptools
+	.venv-$*/bin/$(PIP_IN) install $(PIP_FLAGS) --constraint .venv-$*/constraints.txt --build-constraint requirements/constraints.txt \
+		--requirement requirements/test.txt $(PACKAGES_$*)
+	@rm -f .venv-$*/.setup-*
+	@touch $@
+
 java:
 	@version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
 	if [ "$${version:-0}" -lt 17 ]; then \
@@ -49,6 +75,9 @@ java:
 
 demo: setup java
 	$(BIN)/python -m sparkinfer demo $(if $(PHOTOS),--photos '$(PHOTOS)')
+
+notebooks: setup java
+	$(BIN)/jupyter-execute notebooks/*.ipynb
 
 test: lint types contracts doctest pytest
 
@@ -67,6 +96,9 @@ doctest: setup
 
 pytest: setup java
 	$(BIN)/python -m pytest $(TESTS)
+
+test-spark35 test-lowest: test-%: .venv-%/.setup-$(SETUP_HASH) java
+	.venv-$*/bin/python -m pytest $(or $(TESTS),$(TESTS_$*))
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkinfer.engine.encode import OutputColumn
 from sparkinfer.engine.prepare import Binding
-from sparkinfer.errors import ConfigError, SchemaError, nearest
+from sparkinfer.exceptions import ConfigError, SchemaError, nearest
 from sparkinfer.schema import TensorSpec, parse_ddl, parse_type, to_ddl
 
 if TYPE_CHECKING:

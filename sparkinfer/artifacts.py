@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from sparkinfer.engine.contracts import ModelFile
-from sparkinfer.errors import ModelLoadError, nearest
+from sparkinfer.exceptions import ModelLoadError, nearest
 
-__all__ = ["WORDS", "Kind", "check_pin", "fingerprint_of", "local_path", "model_file", "sha256_of", "sniff"]
+__all__ = ["WORDS", "Kind", "check_pin", "files_under", "fingerprint_of", "local_path", "model_file", "sha256_of", "sniff"]
 
 Kind = Literal[
     "saved_model",
@@ -151,11 +151,16 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
         ModelLoadError: nothing is there.
     """
     found = local_path(path)
-    files = sorted(p for p in found.rglob("*") if p.is_file()) if found.is_dir() else [found]
+    files = files_under(found) if found.is_dir() else [found]
     key = tuple((str(p), s.st_size, s.st_mtime_ns, s.st_ino) for p in files for s in [p.stat()])
     if key not in _hashes:
         _hashes[key] = _hash_directory(found, files) if found.is_dir() else _hash_file(found)
     return _hashes[key]
+
+
+def files_under(folder: Path) -> list[Path]:
+    """List a model directory's files, but for what Python itself writes beside code that it imports from there."""
+    return sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.relative_to(folder).parts)
 
 
 def _hash_file(path: Path) -> str:
@@ -188,7 +193,7 @@ def fingerprint_of(*parts: str | bytes) -> str:
 def model_file(role: str, path: str | os.PathLike[str]) -> ModelFile:
     """Describe the file or directory that plays a role in a model."""
     found = local_path(path)
-    files = [p for p in found.rglob("*") if p.is_file()] if found.is_dir() else [found]
+    files = files_under(found) if found.is_dir() else [found]
     size = sum(p.stat().st_size for p in files)
     return ModelFile(role, sha256_of(found), size, path=str(found), directory=found.is_dir())
 

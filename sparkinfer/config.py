@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from sparkinfer.errors import ConfigError, nearest
+from sparkinfer.exceptions import ConfigError, nearest
 
 __all__ = ["InferenceConfig"]
 

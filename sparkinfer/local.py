@@ -18,7 +18,7 @@ import pyarrow as pa
 from sparkinfer.arguments import InputsArgument, check_columns, check_output_names, column_names, parse_outputs
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.partition import PartitionPlan, run_partition
-from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.exceptions import ConfigError, SchemaError
 from sparkinfer.planning import Functions, check_input_types, plan_partition
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def predict_local(
     data: pd.DataFrame | pa.Table | Iterable[pa.RecordBatch],
     model: Describable,
     *,
-    inputs: InputsArgument,
-    outputs: Any,
+    inputs: InputsArgument | None = None,
+    outputs: Any = None,
     keep: Sequence[str] | None = None,
     preprocess: Callable[..., Any] | None = None,
     preprocess_batch: Callable[..., Any] | None = None,
@@ -50,9 +50,11 @@ def predict_local(
 
     Args:
         data: a pandas DataFrame, an Arrow table, or record batches of one schema.
-        model: ``TorchModel``, ``TensorFlowModel`` or ``PythonModel``.
-        inputs: a column, a list of columns, or ``{model input: column}``; a column may be ``(column, TensorSpec)``.
-        outputs: DDL of the columns that are added, such as ``"label string, score float"``.
+        model: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel`` or ``PythonModel``.
+        inputs: a column, a list of columns, or ``{model input: column}``; a column may be ``(column, TensorSpec)``. ``None`` takes the
+            columns that have the names of the model's own inputs, where it has a signature.
+        outputs: DDL of the columns that are added, such as ``"label string, score float"``. ``None`` takes what the model's signature
+            declares.
         keep: the columns that come back beside them; ``None`` keeps all.
         preprocess: takes one row's values, gives the model's input(s) for it.
         preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
@@ -81,12 +83,12 @@ def predict_local(
     """
     settings = InferenceConfig.build(config, overrides)
     schema, batches = _open(data)
-    columns = parse_outputs(outputs)
+    declared = None if outputs is None else parse_outputs(outputs)
     kept = schema.names if keep is None else column_names(keep, "keep")
     plan = plan_partition(
         model,
         inputs=inputs,
-        outputs=columns,
+        outputs=declared,
         keep=kept,
         key=key,
         functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
@@ -94,11 +96,12 @@ def predict_local(
         on_error=on_error,
         error_column=error_column,
         config=settings,
+        there=schema.names,
     )
     check_columns(plan.inputs, schema.names, "inputs")
     check_columns(kept, schema.names, "keep")
     check_columns(plan.key, schema.names, "key")
-    check_output_names(columns, plan.error_column, kept)
+    check_output_names(plan.outputs, plan.error_column, kept)
     check_input_types(plan, {name: schema.field(name).type for name in plan.inputs})
     scored = run_partition(plan, batches, files=lambda: local_files(plan.model), cpus=os.cpu_count() or 1)
     return _close(data, schema, plan, scored)

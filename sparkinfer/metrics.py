@@ -124,6 +124,7 @@ class PartitionMetrics:
         scored_rows: rows that the model saw.
         bad_rows: rows that have a reason and no prediction, by stage and type, such as ``{"preprocess ValueError": 3}``.
         batches: model calls.
+        batch_rows_fit: rows to which batches were cut, since more did not fit into memory; ``None`` where all fitted.
         chunks: what Spark sent, in number.
         chunk_rows_max: the largest chunk's rows.
         bytes_in: Arrow bytes of the columns that came.
@@ -147,6 +148,7 @@ class PartitionMetrics:
         gauges: single figures of the samplers, such as ``gpu_0_energy_joules``.
         remarks: what could not be measured, and why; each once.
         quality: how the predictions compare with the run's label column, where they were compared.
+        micro_batch: the streaming query and the micro-batch that the action was of, as ``query/number``; ``None`` outside a stream.
     """
 
     call: str
@@ -162,6 +164,7 @@ class PartitionMetrics:
     scored_rows: int = 0
     bad_rows: Mapping[str, int] = field(default_factory=dict)
     batches: int = 0
+    batch_rows_fit: int | None = None
     chunks: int = 0
     chunk_rows_max: int = 0
     bytes_in: int = 0
@@ -185,6 +188,7 @@ class PartitionMetrics:
     gauges: Mapping[str, float] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     quality: Quality | None = None
+    micro_batch: str | None = None
 
     def flat(self) -> dict[str, str | int | float | None]:
         """Give the record as one line of a table: stages as ``<stage>_seconds``, gauges by name; what is not finite is ``None``."""
@@ -242,6 +246,19 @@ class Execution:
     partitions: tuple[PartitionMetrics, ...]
     duplicates: int
 
+    @property
+    def micro_batch(self) -> str | None:
+        """The streaming query and its micro-batch, if it was of one."""
+        return next((record.micro_batch for record in self.partitions), None)
+
+    @property
+    def rows_by_partition(self) -> Mapping[int, int]:
+        """Rows that each partition put out."""
+        rows: dict[int, int] = defaultdict(int)
+        for record in self.partitions:
+            rows[record.partition] += record.rows
+        return rows
+
 
 def group_executions(records: Iterable[PartitionMetrics]) -> list[Execution]:
     """Sort records into executions, in the order in which they began, and keep each partition's last attempt.
@@ -266,6 +283,20 @@ def _keep_last_attempts(key: tuple[str, str | None], partitions: Mapping[int, Se
     return Execution(*key, tuple(kept), sum(map(len, partitions.values())) - len(kept))
 
 
+def scored_again(earlier: Mapping[int, int], later: Mapping[int, int]) -> bool:
+    """Tell whether all rows that one execution scored were scored by another one again: the same rows in each of its partitions.
+
+    Args:
+        earlier: rows by partition, of a complete execution.
+        later: likewise, of one that may still run.
+
+    Example:
+        >>> scored_again({0: 10, 1: 10}, {0: 10}), scored_again({0: 10, 1: 10}, {1: 10, 0: 10})
+        (False, True)
+    """
+    return any(earlier.values()) and all(later.get(partition) == rows for partition, rows in earlier.items())
+
+
 def summarise(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
     """Make a run's figures of its partitions, by documented names.
 
@@ -274,6 +305,9 @@ def summarise(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
     if not partitions:
         return {"inference/rows_total": 0, "inference/partitions_total": 0}
     figures = {**_totals(partitions), **_latencies(partitions), **_stages(partitions), **_producer(partitions), **_memory(partitions)}
+    fit = [record.batch_rows_fit for record in partitions if record.batch_rows_fit is not None]
+    if fit:
+        figures["memory/batch_rows_fit"] = min(fit)
     quality = merged_quality(partitions)
     if quality is not None:
         figures.update(quality.figures())

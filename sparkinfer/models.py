@@ -11,21 +11,22 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sparkinfer.artifacts import fingerprint_of, sha256_of
 from sparkinfer.engine.contracts import ModelPlan
-from sparkinfer.errors import ConfigError, MissingDependencyError, nearest
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, nearest
 from sparkinfer.pickling import dumps
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["MlModel", "PythonModel", "TensorFlowModel", "TorchModel"]
+__all__ = ["MlModel", "MlflowModel", "PythonModel", "TensorFlowModel", "TorchModel"]
 
+Flavor = Literal["auto", "pyfunc"]
 Ship = Literal["auto", "path", "files", "value"]
 PathLike = str | os.PathLike[str]
 
@@ -63,7 +64,8 @@ class TorchModel:
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading anything."""
-        _check(self, self.ship, self.sha256, self.optimize)
+        _check_ship(self, self.ship)
+        _check(self, self.sha256, self.optimize)
         _check_weights(self, self.weights)
 
     def __repr__(self) -> str:
@@ -114,7 +116,8 @@ class TensorFlowModel:
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading anything."""
-        _check(self, self.ship, self.sha256, self.optimize)
+        _check_ship(self, self.ship)
+        _check(self, self.sha256, self.optimize)
 
     def __repr__(self) -> str:
         """Give a label that fits into a message, without the model's layers."""
@@ -184,7 +187,67 @@ class PythonModel:
         return ModelPlan(backend="numpy", kind="python", fingerprint=fingerprint, label=repr(self), payload=payload)
 
 
-MlModel = TorchModel | TensorFlowModel | PythonModel
+@dataclass(frozen=True)
+class MlflowModel:
+    """A model as MLflow keeps it, by its URI.
+
+    The pytorch, tensorflow and keras flavours run in the native backends, as ``TorchModel`` and ``TensorFlowModel`` do; every other
+    flavour (scikit-learn, transformers, ...) runs as MLflow's pyfunc. MLflow is asked on the driver alone; a worker loads the files once
+    and starts no run.
+
+    What a pyfunc gets is built by its MLflow signature: columns make a pandas DataFrame of the signature's names and types, tensors an
+    array, or a dict of arrays where they have names. Without a signature, a single input is handed over as an array, and several or named
+    ones as a DataFrame. Under ``on_null="pass"`` a null arrives as ``None`` in text and bytes, as NaN in floats and as NaT in times.
+
+    Attributes:
+        uri: ``models:/name/version``, ``models:/name@alias``, ``models:/m-id`` (MLflow 3), ``runs:/id/path``, the address of an artifact,
+            or a path. An alias is looked up each time the model is described, which ``predict`` does.
+        params: for a pyfunc whose signature has a params schema; checked against it on the driver.
+        trust_pickle: allow a model that runs code of its own when it is read, as most of MLflow's formats do. Without it only
+            torch.export archives, TorchScript, SavedModels, ``.keras`` and ``.h5`` files without Lambda layers, scikit-learn models in
+            MLflow 3's skops format, and transformers with safetensors are read.
+        flavor: ``"auto"``, or ``"pyfunc"`` to run also a pytorch, tensorflow or keras model as MLflow's pyfunc does.
+        ship: as in ``TorchModel``.
+
+    Raises:
+        ConfigError: an argument is none of these.
+
+    Example:
+        >>> MlflowModel("models:/tagger@champion")
+        MlflowModel('models:/tagger@champion')
+    """
+
+    uri: PathLike
+    params: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    trust_pickle: bool = field(default=False, kw_only=True)
+    flavor: Flavor = field(default="auto", kw_only=True)
+    ship: Ship = field(default="auto", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without asking MLflow."""
+        _check_mlflow(self, self.uri, self.params, self.flavor)
+        _check_ship(self, self.ship)
+
+    def __repr__(self) -> str:
+        """Give a label that fits into a message."""
+        return _label(self, self.uri)
+
+    def describe(self) -> ModelPlan:
+        """Fetch the model, read what MLflow says of it, and choose the backend.
+
+        Returns:
+            The plan that travels to the workers; the same content under another URI has the same fingerprint.
+
+        Raises:
+            ModelLoadError: there is no such model, it runs code when it is read, or its backend cannot take it.
+            ConfigError: ``params`` do not fit the model.
+            MissingDependencyError: MLflow, or the model's framework, is not installed.
+        """
+        plan: ModelPlan = _backend("mlflow_describe", package="mlflow").describe(self)
+        return plan
+
+
+MlModel = TorchModel | TensorFlowModel | MlflowModel | PythonModel
 
 
 def required_arguments(function: Callable[..., Any]) -> list[str]:
@@ -197,15 +260,30 @@ def required_arguments(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in free]
 
 
-def _check(model: object, ship: object, sha256: object, optimize: object) -> None:
-    if optimize is not None:
-        msg = f"{model}: optimize is {optimize!r}, but this version runs models as they are: leave it out"
-        raise ConfigError(msg)
+def _check_ship(model: object, ship: object) -> None:
     if ship not in get_args(Ship):
         msg = f"{model}: ship is {ship!r}. {nearest(str(ship), get_args(Ship))}"
         raise ConfigError(msg)
+
+
+def _check(model: object, sha256: object, optimize: object) -> None:
+    if optimize is not None:
+        msg = f"{model}: optimize is {optimize!r}, but this version runs models as they are: leave it out"
+        raise ConfigError(msg)
     if sha256 is not None and not (isinstance(sha256, str) and re.fullmatch("[0-9a-fA-F]{64}", sha256)):
         msg = f"{model}: sha256 is {sha256!r}, expected 64 hex digits"
+        raise ConfigError(msg)
+
+
+def _check_mlflow(model: object, uri: object, params: object, flavor: object) -> None:
+    if not isinstance(uri, (str, os.PathLike)) or not os.fspath(uri):
+        msg = f"uri is {uri!r}, expected an MLflow URI such as 'models:/name@alias' or 'runs:/id/model', or a path"
+        raise ConfigError(msg)
+    if params is not None and not isinstance(params, Mapping):
+        msg = f"{model}: params is {params!r}, expected a dict of names and values"
+        raise ConfigError(msg)
+    if flavor not in get_args(Flavor):
+        msg = f"{model}: flavor is {flavor!r}, expected 'auto' or 'pyfunc'"
         raise ConfigError(msg)
 
 
@@ -239,11 +317,12 @@ def _name(value: object) -> str:
     return str(getattr(value, "__name__", type(value).__name__))
 
 
-def _backend(name: str) -> ModuleType:
+def _backend(name: str, package: str | None = None) -> ModuleType:
+    package = package or name
     try:
         return import_module(f"sparkinfer.backends.{name}")
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != name:
+        if error.name is None or error.name.partition(".")[0] != package:
             raise
-        msg = f"the package {name!r} is not installed here: pip install 'sparkinfer[{name}]'"
+        msg = f"the package {package!r} is not installed here: pip install 'sparkinfer[{package}]'"
         raise MissingDependencyError(msg) from error

@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 
-from sparkinfer.errors import ConfigError, ModelLoadError
+from sparkinfer.exceptions import ConfigError, ModelLoadError
 
 __all__ = ["dumps", "loads"]
 

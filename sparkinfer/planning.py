@@ -8,15 +8,16 @@ Invariant: what can be known to be wrong before any job is refused here, in a se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkinfer.arguments import InputsArgument, column_names, model_names, parse_inputs
+from sparkinfer.defaults import default_inputs, default_outputs
 from sparkinfer.engine.contracts import ModelPlan
 from sparkinfer.engine.partition import OnNull, PartitionPlan
 from sparkinfer.engine.prepare import Binding, Prepare
 from sparkinfer.engine.signature import check_inputs
-from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.exceptions import ConfigError, SchemaError
 from sparkinfer.pickling import dumps
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.contracts import Describable
     from sparkinfer.engine.encode import OutputColumn
 
-__all__ = ["Functions", "check_input_types", "plan_partition"]
+__all__ = ["Functions", "check_input_types", "describe", "plan_partition"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,8 @@ class Functions:
 def plan_partition(
     model: Describable,
     *,
-    inputs: InputsArgument,
-    outputs: tuple[OutputColumn, ...],
+    inputs: InputsArgument | None,
+    outputs: tuple[OutputColumn, ...] | None,
     keep: Sequence[str],
     key: str | Sequence[str] | None,
     functions: Functions,
@@ -51,58 +52,84 @@ def plan_partition(
     on_error: str,
     error_column: str = "error",
     config: InferenceConfig,
+    there: Sequence[str] | None = None,
 ) -> PartitionPlan:
     """Check and freeze everything but the data's own schema.
 
     Args:
-        model: describes itself.
-        inputs: as the user gave it.
-        outputs: the columns that are added, without the error column.
+        model: as the user gives it.
+        inputs: as the user gives it; ``None`` leaves it to the model's own signature.
+        outputs: what is declared, without the error column; ``None`` leaves it to the model's own signature.
         keep: the columns that come back.
-        key: columns for messages.
+        key: the columns whose values an error names.
         functions: the user's.
-        on_null: a policy.
-        on_error: a policy.
+        on_null: what a null in an input column means.
+        on_error: what becomes of a bad row.
         error_column: the name of the column for reasons; it counts only where ``on_error`` is ``"null"``.
         config: the settings.
+        there: the data's columns, for inputs that are left to the model; ``None`` where they are not known.
 
     Raises:
         ConfigError: an argument or a function is wrong.
+        SchemaError: the model's own inputs are not among the data's columns.
         ModelLoadError: the model cannot be read.
     """
-    style, bindings = parse_inputs(inputs)
+    _refuse_unsaid(inputs, outputs, functions)
+    said = None if inputs is None else parse_inputs(inputs)
     _one_of("on_null", on_null, ("raise", "null", "pass"))
     _one_of("on_error", on_error, ("raise", "null"))
     _check_limits(on_error, config)
     tolerant = on_error == "null"
-    prepare = _prepare(style, bindings, functions, on_null, tolerant=tolerant)
-    described = _described(model)
+    given = None if said is None else _prepare(*said, functions, on_null, tolerant=tolerant)
+    described = describe(model)
+    prepare = given or _prepare(*default_inputs(described, there), functions, on_null, tolerant=tolerant)
     _check_batch_size(described, config.batch_size)
     if not prepare.function:
         if not _may_be_struct(prepare):
-            check_inputs(described, style, [name for binding in bindings for name in model_names(binding)])
-        _check_specs(described, bindings)
+            check_inputs(described, prepare.style, [name for binding in prepare.bindings for name in model_names(binding)])
+        _check_specs(described, prepare.bindings)
     postprocess = _pickled("postprocess", functions.postprocess)
+    columns = default_outputs(described) if outputs is None else outputs
     return PartitionPlan(
         model=described,
-        prepare=prepare,
+        prepare=replace(prepare, ragged=bool(described.options.get("ragged"))),
         postprocess=postprocess,
-        outputs=outputs,
+        outputs=columns,
         keep=tuple(keep),
         key=() if key is None else column_names(key, "key"),
         on_null=_null_policy(on_null),
         config=config,
-        error_column=_error_column(error_column, outputs) if tolerant else None,
+        error_column=_error_column(error_column, columns) if tolerant else None,
     )
 
 
-def _described(model: object) -> ModelPlan:
+def _refuse_unsaid(inputs: object, outputs: object, functions: Functions) -> None:
+    """A signature tells what the model takes and gives, and not what stands before and after it."""
+    before = "preprocess" if functions.preprocess is not None else "preprocess_batch"
+    if inputs is None and (functions.preprocess is not None or functions.preprocess_batch is not None):
+        msg = f"inputs is not given, and the model's signature cannot tell which columns {before} takes: name them, as in inputs='x'"
+        raise ConfigError(msg)
+    if outputs is None and functions.postprocess is not None:
+        msg = (
+            "outputs is not given, and the model's signature cannot tell what postprocess gives: declare it, as in outputs='label string, "
+            "score float' (in predict_udf, returns='string')"
+        )
+        raise ConfigError(msg)
+
+
+def describe(model: object) -> ModelPlan:
+    """Have a model read and checked.
+
+    Raises:
+        ConfigError: it is none.
+        ModelLoadError: it cannot be read.
+    """
     described = model.describe() if not isinstance(model, type) and hasattr(model, "describe") else None
     if isinstance(described, ModelPlan):
         return described
     came = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
     msg = (
-        f"model is {came}, expected TorchModel, TensorFlowModel or PythonModel: wrap it, "
+        f"model is {came}, expected TorchModel, TensorFlowModel, MlflowModel or PythonModel: wrap it, "
         "such as si.TorchModel(model), or give a loading function to si.PythonModel"
     )
     raise ConfigError(msg)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -23,14 +23,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from sparkinfer.config import InferenceConfig
-from sparkinfer.errors import ConfigError, MissingDependencyError, remark
-from sparkinfer.metrics import Execution, RunMetrics, group_executions, merged_quality
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, remark
+from sparkinfer.metrics import Execution, RunMetrics, group_executions, merged_quality, scored_again
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sparkinfer.analysis.verdict import Verdict
     from sparkinfer.metrics import PartitionMetrics
+    from sparkinfer.spark.channels import Logged
 
 __all__ = ["Action", "InferenceRun", "environment_of", "inference_run", "last_run"]
 
@@ -75,7 +76,13 @@ class InferenceRun:
     """
 
     def __init__(
-        self, name: str | None, *, max_records_per_batch: int | None = None, measured: bool = True, label: str | None = None
+        self,
+        name: str | None,
+        *,
+        max_records_per_batch: int | None = None,
+        measured: bool = True,
+        label: str | None = None,
+        logged: bool = True,
     ) -> None:
         """Begin."""
         self.id = uuid4().hex[:12]
@@ -83,10 +90,12 @@ class InferenceRun:
         self.max_records_per_batch = max_records_per_batch
         self.measured = measured
         self.label = label
+        self._logged = logged
         self._begun = time.time()
         self._ended: float | None = None
         self.session: Any = None
         self.before: frozenset[tuple[str, int, float]] = frozenset()  # over Connect: what was logged before this run
+        self.calls_before = 0
         self._last_before = -1
         self._frozen: RunMetrics | None = None
         self._actions: tuple[Action, ...] = ()
@@ -167,6 +176,17 @@ class InferenceRun:
         rows = self.summary.get("inference/rows_total", 0)
         return f"InferenceRun(name={self.name!r}, rows={rows}, actions={len(self.actions)})"
 
+    def _repr_html_(self) -> str:
+        """Show the figures at the end of a notebook's cell."""
+        shown: str = import_module("sparkinfer.reporting.cell").cell(
+            self.metrics,
+            str(self.verdict),
+            ended=self._frozen is not None,
+            actions=len(self.actions),
+            mlflow_run_id=self.mlflow_run_id,
+        )
+        return shown
+
     @property
     def over_connect(self) -> bool:
         """Whether the session talks to its server by Spark Connect."""
@@ -175,16 +195,24 @@ class InferenceRun:
     def _enter(self, session: Any) -> None:
         self.session = session
         self._last_before = _seen(session)
+        self.calls_before = import_module("sparkinfer.spark.calls").calls_made()
         if self.over_connect:
-            self.before = frozenset(map(_key, _logged(session)))
+            logged = _logged(session)
+            self.before = frozenset(map(_key, (*logged.records, *logged.begun)))
+
+    def _ended_with(self) -> tuple[int, int] | None:
+        """Give the rows and partitions of all actions, once the run has ended."""
+        if self._frozen is None:
+            return None
+        return sum(action.rows for action in self._actions), sum(action.partitions for action in self._actions)
 
     def _end(self) -> None:
         self._ended = time.time()
         self._frozen = self._collect()
 
     def _report(self) -> None:
-        """Log the run to MLflow, where it is installed; a run that measured nothing is not logged."""
-        if not self.measured or not self.metrics.executions:
+        """Log the run to MLflow, where it is wanted and installed; a run that measured nothing is not logged."""
+        if not self._logged or not self.measured or not self.metrics.executions:
             return
         if find_spec("mlflow") is None:
             _say_once(
@@ -202,12 +230,19 @@ class InferenceRun:
         )
 
     def _collect(self) -> RunMetrics:
-        records, settings = _records_of(self) if self.measured else ([], {})
+        records, begun, settings = _records_of(self) if self.measured else ([], [], {})
         executions = group_executions(records)
-        self._actions = _actions(executions, self.session, self._last_before)
+        self._actions = _actions(executions, group_executions(begun), self.session, self._last_before)
         complete = {action.execution for action in self._actions if action.complete}
         executions.sort(key=lambda one: one.execution not in complete)  # stable: the first complete one is the run
-        remarks = _remarks(self._actions, self.session, measured=self.measured) + _label_remark(self, executions)
+        remarks = (
+            *(forgotten := _forgotten_remark(self)),
+            *_remarks(self._actions, self.session, measured=self.measured, all_known=not forgotten),
+            *_repeat_remark([execution for execution in executions if execution.execution in complete]),
+            *_stream_remarks(executions, self.session),
+            *_memory_remark(executions),
+            *_label_remark(self, executions),
+        )
         return RunMetrics(
             id=self.id,
             name=self.name,
@@ -236,6 +271,7 @@ def inference_run(
     metrics: bool = True,
     progress: bool | Literal["auto"] = "auto",
     label: str | None = None,
+    mlflow: bool = True,
 ) -> Iterator[InferenceRun]:
     """Surround the actions of a run, and measure them.
 
@@ -246,8 +282,9 @@ def inference_run(
         metrics: bring the partitions' figures back.
         progress: show rows and time left while actions run; ``"auto"`` shows them in a terminal or notebook.
         label: a kept column with the truth: accuracy and ``run.confusion`` of texts, booleans and integers, else the mean absolute error, of
-            the first output of the same kind. Needs ``road="map"``, ``keep=`` with the column, and a classic session; where it cannot
-            be compared, a remark of the run says why.
+            the first output of the same kind. Needs ``road="map"`` and ``keep=`` with the column; where it cannot be compared, a remark
+            of the run says why.
+        mlflow: log the run where MLflow is installed.
 
     Yields:
         The run. Its figures are there while it is open, as far as partitions have ended, and afterwards.
@@ -266,21 +303,32 @@ def inference_run(
     global _last  # noqa: PLW0603 - the last run is the process's
     InferenceConfig(max_records_per_batch=max_records_per_batch)
     _check_label(label)
-    run = InferenceRun(name, max_records_per_batch=max_records_per_batch, measured=metrics, label=label)
+    run = InferenceRun(name, max_records_per_batch=max_records_per_batch, measured=metrics, label=label, logged=mlflow)
     with ExitStack() as changed:
         spark = import_module("sparkinfer.spark.runs")  # brings pyspark, which a run is about
         session = changed.enter_context(spark.surrounded(run.id, max_records_per_batch, label))
         run._enter(session)  # noqa: SLF001 - the two are one
-        changed.enter_context(_shown(run, progress=progress))
+        ended = False
         try:
-            yield run
+            with _shown(run, progress=progress):
+                try:
+                    yield run
+                finally:
+                    ended = _never_raising(run._end)  # noqa: SLF001
         finally:
-            try:
-                run._end()  # noqa: SLF001
-                run._report()  # noqa: SLF001
-            except Exception as error:  # noqa: BLE001 - figures must never cost the predictions
-                remark(f"the run's figures could not be read: {type(error).__name__}: {error}")
+            if ended:
+                _never_raising(run._report)  # noqa: SLF001
             _last = run
+
+
+def _never_raising(step: Callable[[], None]) -> bool:
+    """Do a step of the measuring, which must never cost the predictions; tell whether it went well."""
+    try:
+        step()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the rows are scored
+        remark(f"the run's figures could not be read: {type(error).__name__}: {error}")
+        return False
+    return True
 
 
 def _check_label(label: Any) -> None:
@@ -298,32 +346,48 @@ def _say_once(text: str) -> None:
 @contextmanager
 def _shown(run: InferenceRun, *, progress: bool | Literal["auto"]) -> Iterator[None]:
     """Show progress while actions run, where somebody looks and the session can tell."""
-    if progress is False or run.session is None or run.over_connect or not run.measured:
+    if progress is False or run.session is None or not run.measured:
         yield
         return
-    try:
-        look = import_module("sparkinfer.spark.progress").classic_snapshot(run.session, lambda: _records_of(run)[0])
-    except Exception:  # noqa: BLE001 - a session that hides its context shows no progress
-        yield
-        return
-    with import_module("sparkinfer.reporting.progress").Progress(look, show=progress):
+    with ExitStack() as shown:
+        with suppress(Exception):  # a session that hides its context, or an old Connect client, shows no progress
+            look = _looked_at(run, shown)
+            shown.enter_context(import_module("sparkinfer.reporting.progress").Progress(look, show=progress))
         yield
 
 
-def _records_of(run: InferenceRun) -> tuple[list[PartitionMetrics], dict[str, Any]]:
-    calls = {call.id: call for call in import_module("sparkinfer.spark.calls").known_calls()}
+def _looked_at(run: InferenceRun, shown: ExitStack) -> Callable[[], Any]:
+    spark = import_module("sparkinfer.spark.progress")
+    look: Callable[[], Any]
     if run.over_connect:
-        records = [record for record in _logged(run.session) if _key(record) not in run.before]
+        look = shown.enter_context(spark.connect_snapshot(run.session, run._ended_with))  # noqa: SLF001 - the two are one
+    else:
+        look = spark.classic_snapshot(run.session, lambda: _records_of(run)[0])
+    return look
+
+
+def _records_of(run: InferenceRun) -> tuple[list[PartitionMetrics], list[PartitionMetrics], dict[str, Any]]:
+    """Give the run's records, over Connect the marks of the partitions that began, and the settings of its first call."""
+    calls = {call.id: call for call in import_module("sparkinfer.spark.calls").known_calls()}
+    begun: list[PartitionMetrics] = []
+    if run.over_connect:
+        logged = _logged(run.session)
+        records, begun = [[one for one in some if _is_of(run, one)] for some in (logged.records, logged.begun)]
     else:
         records = [record for call in calls.values() for record in call.channel.records() if record.run == run.id]
     first = min(records, key=lambda record: record.started_unix, default=None)
     settings = calls[first.call].settings if first is not None and first.call in calls else {}
-    return records, settings
+    return records, begun, settings
 
 
-def _logged(session: Any) -> list[PartitionMetrics]:
-    logged: list[PartitionMetrics] = import_module("sparkinfer.spark.channels").read_worker_logs(session)
+def _logged(session: Any) -> Logged:
+    logged: Logged = import_module("sparkinfer.spark.channels").read_worker_logs(session)
     return logged
+
+
+def _is_of(run: InferenceRun, record: PartitionMetrics) -> bool:
+    """Tell whether what was logged is the run's: by its mark, or, where the server hands no marks on, since it is new."""
+    return _key(record) not in run.before and record.run in (None, run.id)
 
 
 def _key(record: PartitionMetrics) -> tuple[str, int, float]:
@@ -335,12 +399,13 @@ def _seen(session: Any) -> int:
     return seen
 
 
-def _actions(executions: list[Execution], session: Any, last_before: int) -> tuple[Action, ...]:
+def _actions(executions: list[Execution], begun: list[Execution], session: Any, last_before: int) -> tuple[Action, ...]:
     executed = import_module("sparkinfer.spark.executions").executions_since(session, last_before) if session is not None else []
     told = {one.id: one for one in executed}
     most: dict[str, int] = {}
     for execution in executions:
         most[execution.call] = max(most.get(execution.call, 0), _reported(execution))
+    started = {(one.call, one.execution): one for one in begun}
     actions = []
     for execution in executions:
         sql = told.pop(execution.execution or "", None)
@@ -349,7 +414,7 @@ def _actions(executions: list[Execution], session: Any, last_before: int) -> tup
             description=sql.description if sql is not None else "an action",
             rows=sum(record.rows for record in execution.partitions),
             partitions=_reported(execution),
-            complete=_is_complete(execution, sql, most[execution.call]),
+            complete=_is_complete(execution, sql, most[execution.call], started.pop((execution.call, execution.execution), None)),
             error=sql.error if sql is not None else "",
             failed_attempts=sql.failed_attempts if sql is not None else None,
             failed_seconds=sql.failed_seconds if sql is not None else None,
@@ -357,6 +422,10 @@ def _actions(executions: list[Execution], session: Any, last_before: int) -> tup
         actions.append((min(record.started_unix for record in execution.partitions), action))
     actions += [  # ran one of our functions, and nothing came back
         (sql.started_unix, _unreported(sql)) for sql in told.values()
+    ]
+    actions += [  # over Connect: began, and nothing came back
+        (min(mark.started_unix for mark in one.partitions), Action(one.execution, "an action", 0, 0, complete=False))
+        for one in started.values()
     ]
     return tuple(action for _, action in sorted(actions, key=lambda pair: pair[0]))
 
@@ -374,20 +443,25 @@ def _unreported(sql: Any) -> Action:
     )
 
 
-def _is_complete(execution: Execution, sql: Any, most: int) -> bool:
-    """Tell whether every partition reported: by the plan and the error that Spark tells, or else by the fullest action of the same call."""
+def _is_complete(execution: Execution, sql: Any, most: int, begun: Execution | None) -> bool:
+    """Tell whether every partition reported.
+
+    By the plan and the error that Spark tells; elsewhere by the partitions that began and by the fullest action of the same call.
+    """
     if sql is None:
-        return _reported(execution) == most
+        return _reported(execution) == most and (begun is None or _reported(begun) <= most)
     return not sql.limited and not sql.error
 
 
-def _remarks(actions: tuple[Action, ...], session: Any, *, measured: bool) -> tuple[str, ...]:
+def _remarks(actions: tuple[Action, ...], session: Any, *, measured: bool, all_known: bool) -> tuple[str, ...]:
     if not measured:
         return ("not measured: the run was opened with metrics=False",)
     remarks = []
-    if any(not action.complete and not action.error for action in actions):
+    over_connect = session is not None and type(session).__module__.startswith("pyspark.sql.connect")
+    if all_known and any(not action.complete and not action.error for action in actions):
         remarks.append(
-            "an action was cut short (limit, show, first and take stop their tasks early): its figures are of the partitions that reported, if any"
+            f"an action was cut short (limit, show, first and take stop their tasks early){' or failed' if over_connect else ''}: its figures are of "
+            "the partitions that reported, if any"
         )
     failed = sum(action.failed_attempts or 0 for action in actions)
     if failed:
@@ -398,11 +472,56 @@ def _remarks(actions: tuple[Action, ...], session: Any, *, measured: bool) -> tu
         )
     if any(action.error for action in actions):
         remarks.append("an action failed: its partitions that did not finish are not counted")
-    if not actions and session is not None and type(session).__module__.startswith("pyspark.sql.connect"):
+    if over_connect and not any(action.partitions for action in actions):
         remarks.append(
             "not measured: nothing came back. Over Spark Connect the figures come in the workers' logs, which Spark has from 4.1 on; an action that a "
             "limit stops early (show, first, take) leaves none"
         )
+    if not actions and session is not None and import_module("sparkinfer.spark.session").hides_context(session):
+        remarks.append("not measured: this session does not give its SparkContext, by whose accumulators the partitions' figures come back")
+    return tuple(remarks)
+
+
+def _memory_remark(executions: list[Execution]) -> tuple[str, ...]:
+    """Say what batch size fits into memory, where batches had to be cut."""
+    fit = [record.batch_rows_fit for record in (executions[0].partitions if executions else ()) if record.batch_rows_fit is not None]
+    return (f"the model ran out of memory, and its batches were cut to {min(fit)} rows: say batch_size={min(fit)}",) if fit else ()
+
+
+def _forgotten_remark(run: InferenceRun) -> tuple[str, ...]:
+    """Say that figures were let go, where there were more calls than are remembered: ``foreachBatch`` makes one a micro-batch."""
+    calls = import_module("sparkinfer.spark.calls")
+    made = calls.calls_made() - run.calls_before
+    if made <= calls.CALLS_KEPT or run.over_connect:  # there the workers' logs have all
+        return ()
+    return (f"predict was called {made:,} times inside: the figures are of the newest {calls.CALLS_KEPT} calls",)
+
+
+def _repeat_remark(complete: list[Execution]) -> tuple[str, ...]:
+    """Say that the predictions of one ``predict`` were scored more than once; a UDF is called on many DataFrames."""
+    roads = {call.id: call.road for call in import_module("sparkinfer.spark.calls").known_calls()}
+    seen: dict[tuple[str, str | None], list[Mapping[int, int]]] = {}
+    for execution in complete:
+        rows = execution.rows_by_partition
+        before = seen.setdefault((execution.call, execution.micro_batch), [])
+        if roads.get(execution.call, "udf") != "udf" and any(scored_again(earlier, rows) for earlier in before):
+            return (
+                f"the same predictions were scored a second time ({sum(rows.values()):,} rows): cache() or write them once, and read that",
+            )
+        before.append(rows)
+    return ()
+
+
+def _stream_remarks(executions: list[Execution], session: Any) -> tuple[str, ...]:
+    """Say what a run shows of a stream, whose micro-batches are actions each."""
+    batches = {batch for execution in executions if (batch := execution.micro_batch) is not None}
+    remarks = []
+    if len(batches) > 1:
+        remarks.append(
+            f"{len(batches):,} micro-batches of a stream reported, each an action of its own: the figures are of one, run.actions lists all"
+        )
+    if {batch.partition("/")[0] for batch in batches} & import_module("sparkinfer.spark.runs").active_streams(session):
+        remarks.append("the stream still runs: what it scores from here on is in no figure. Wait for it inside, with awaitTermination()")
     return tuple(remarks)
 
 
@@ -411,9 +530,11 @@ def _label_remark(run: InferenceRun, executions: list[Execution]) -> tuple[str, 
     scored = executions[0].partitions if executions else ()
     if run.label is None or not any(record.rows for record in scored) or merged_quality(scored) is not None:
         return ()
-    if run.over_connect:
+    if run.over_connect and all(record.run is None for record in scored):
         advice = f"Use a classic session with predict(..., road='map', keep=[{run.label!r}, ...])"
-        return (f"label={run.label!r} was not compared: over Spark Connect its name does not reach the workers. {advice}",)
+        return (
+            f"label={run.label!r} was not compared: this Spark Connect server hands no tags on to the workers, so they do not know its name. {advice}",
+        )
     known = import_module("sparkinfer.spark.calls").known_calls()
     call = next((one for one in known if one.id == executions[0].call), None)
     if call is None:

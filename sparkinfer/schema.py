@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from sparkinfer.errors import ConfigError, SchemaError, nearest
+from sparkinfer.exceptions import ConfigError, SchemaError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Field", "TensorSpec", "list_of", "pad_fits", "parse_ddl", "parse_type", "to_ddl"]
+__all__ = ["NUMERIC", "Field", "TensorSpec", "list_of", "pad_fits", "parse_ddl", "parse_type", "to_ddl"]
 
-_NUMERIC = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
-_DTYPES = (*_NUMERIC, "string", "bytes")
+NUMERIC = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+_DTYPES = (*NUMERIC, "string", "bytes")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _dtype_name(dtype: object) -> str | None:
     name = repr(dtype)
     if isinstance(dtype, (type, np.dtype)):
         name = np.dtype(dtype).name
-        if name in _NUMERIC:
+        if name in NUMERIC:
             return name
     msg = f"dtype is {dtype!r}, expected a NumPy dtype's name, 'string' or 'bytes'. {nearest(name.strip(chr(39)), _DTYPES)}"
     raise ConfigError(msg)

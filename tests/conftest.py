@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[1]
+SPARK = tuple(int(part) for part in version("pyspark").split(".")[:2]) if find_spec("pyspark") else (0, 0)
 
 # Two busy cores are no place for deadlines: an example may wait for its turn.
 settings.register_profile("sparkinfer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,9 +28,20 @@ settings.load_profile("sparkinfer")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let pass what pyspark 3.5 itself does: it compares versions by distutils, and leaves the sockets of collect() to the collector."""
-    if find_spec("pyspark") and version("pyspark").startswith("3."):
+    if SPARK < (4, 0):
         config.addinivalue_line("filterwarnings", "ignore:distutils Version classes are deprecated:DeprecationWarning")
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this Spark does not have, or has only had before: ``@pytest.mark.spark(since=(4, 1), why="arrow_udf")``."""
+    for mark in item.iter_markers("spark"):
+        since, before, why = mark.kwargs.get("since"), mark.kwargs.get("before"), mark.kwargs["why"]
+        here = ".".join(map(str, SPARK))
+        if since is not None and since > SPARK:
+            pytest.skip(f"needs Spark {'.'.join(map(str, since))} or newer, this is {here}: {why}")
+        if before is not None and before <= SPARK:
+            pytest.skip(f"needs a Spark before {'.'.join(map(str, before))}, this is {here}: {why}")
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from html import escape
 from typing import Any, Literal, get_args
 
 from sparkinfer.analysis.case import BLOCKED, MOST_GAIN, Case, Cause
@@ -71,6 +72,11 @@ class Verdict:
         cause = f" ({self.cause})" if self.cause else ""
         gain = f" To expect: {self.gain[0]:.1f} to {self.gain[1]:.1f} times the rows/s." if self.gain else ""
         return f"{self.kind}{cause}. {self.advice}{gain}"
+
+    def _repr_html_(self) -> str:
+        """Show it at the end of a notebook's cell, with the figures that it rests on."""
+        rows = (f"<tr><th style='text-align: left'>{escape(name)}</th><td>{value:.3g}</td></tr>" for name, value in self.evidence.items())
+        return f"<div style='max-width: 60em'>{escape(str(self))}</div><table>{''.join(rows)}</table>"
 
 
 def judge(run: RunMetrics | Sequence[PartitionMetrics], settings: Mapping[str, Any] | None = None) -> Verdict:

@@ -17,7 +17,7 @@ from sparkinfer.engine.batch import Fed
 from sparkinfer.engine.lifeline import mark_framework_used
 from sparkinfer.engine.pool import prepare_in_processes
 from sparkinfer.engine.prefetch import read_ahead
-from sparkinfer.errors import ConfigError, ModelLoadError, SparkInferError
+from sparkinfer.exceptions import ConfigError, ModelLoadError, SparkInferError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.contracts import ModelPlan, PrepareStep
     from sparkinfer.engine.stopwatch import QueueMeter
 
-__all__ = ["BACKEND"]
+__all__ = ["BACKEND", "to_arrays"]
 
 
 class NumpyBackend:
@@ -105,8 +105,8 @@ class PythonLoaded:
             msg = "the model was released"
             raise RuntimeError(msg)
         if inputs.style == "named":
-            return _to_arrays(self._predict(**inputs.arrays))
-        return _to_arrays(self._predict(*inputs.arrays.values()))
+            return to_arrays(self._predict(**inputs.arrays))
+        return to_arrays(self._predict(*inputs.arrays.values()))
 
     def device_peak_bytes(self) -> None:
         """Give nothing: a Python model's device is its own matter."""
@@ -119,7 +119,7 @@ class PythonLoaded:
             close()
 
 
-def _to_arrays(result: Any) -> Any:
+def to_arrays(result: Any) -> Any:
     """Turn a framework's tensors into NumPy, also inside a mapping or a sequence; leave everything else as it is."""
     if hasattr(result, "iloc") and hasattr(result, "columns"):  # a pandas DataFrame: outputs by name
         result = dict(result.items())

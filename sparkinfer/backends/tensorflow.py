@@ -33,7 +33,7 @@ from sparkinfer.backends.tensorflow_keras import struct_names
 from sparkinfer.engine.batch import Fault, Inputs, Style
 from sparkinfer.engine.lifeline import mark_framework_used
 from sparkinfer.engine.signature import check_inputs
-from sparkinfer.errors import ConfigError, ModelLoadError, SchemaError, SparkInferWarning
+from sparkinfer.exceptions import ConfigError, ModelLoadError, SchemaError, SparkInferWarning
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from sparkinfer.engine.batch import Fault
-from sparkinfer.errors import OutputError, SchemaError
+from sparkinfer.exceptions import OutputError, SchemaError
 
 if TYPE_CHECKING:
     from sparkinfer.engine.contracts import TensorInfo

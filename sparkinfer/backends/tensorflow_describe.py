@@ -20,7 +20,7 @@ from sparkinfer.artifacts import WORDS, check_pin, fingerprint_of, local_path, m
 from sparkinfer.backends.tensorflow_arrays import float_dtype
 from sparkinfer.backends.tensorflow_keras import describe_file, describe_object
 from sparkinfer.engine.contracts import ModelFile, ModelPlan, TensorInfo
-from sparkinfer.errors import ConfigError, ModelLoadError, nearest
+from sparkinfer.exceptions import ConfigError, ModelLoadError, nearest
 
 if TYPE_CHECKING:
     from sparkinfer.models import TensorFlowModel

@@ -32,7 +32,7 @@ from sparkinfer.backends.tensorflow_traced import TracedFunction
 from sparkinfer.engine.batch import Failure, Fault, Fed, Inputs
 from sparkinfer.engine.pool import prepare_in_processes
 from sparkinfer.engine.stopwatch import QueueMeter
-from sparkinfer.errors import PreprocessError
+from sparkinfer.exceptions import PreprocessError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,7 +26,7 @@ import numpy as np
 from sparkinfer.artifacts import fingerprint_of, model_file
 from sparkinfer.backends.tensorflow_arrays import float_dtype
 from sparkinfer.engine.contracts import ModelFile, ModelPlan, TensorInfo
-from sparkinfer.errors import ModelLoadError
+from sparkinfer.exceptions import ModelLoadError
 from sparkinfer.pickling import dumps
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from sparkinfer.engine.batch import BadRow, Failure, Fault, Inputs, Style
-from sparkinfer.errors import PreprocessError
+from sparkinfer.exceptions import PreprocessError
 
 __all__ = ["TracedFunction"]
 

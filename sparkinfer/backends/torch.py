@@ -20,7 +20,7 @@ from sparkinfer.backends.torch_sources import build, read_export, read_pickled_m
 from sparkinfer.backends.torch_values import to_arrays, to_tensor
 from sparkinfer.engine.batch import Fault
 from sparkinfer.engine.lifeline import mark_framework_used
-from sparkinfer.errors import ConfigError, PredictError
+from sparkinfer.exceptions import ConfigError, PredictError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:

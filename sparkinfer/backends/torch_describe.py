@@ -37,7 +37,7 @@ from sparkinfer.backends.torch_sources import (
     read_weights,
 )
 from sparkinfer.engine.contracts import ModelFile, ModelPlan, TensorInfo
-from sparkinfer.errors import ConfigError, ModelLoadError
+from sparkinfer.exceptions import ConfigError, ModelLoadError
 from sparkinfer.models import required_arguments
 from sparkinfer.pickling import dumps
 

@@ -24,7 +24,7 @@ import torch
 
 from sparkinfer.backends.torch_loader import Key, Loader, prepare_here
 from sparkinfer.engine.prefetch import read_ahead
-from sparkinfer.errors import ConfigError, SparkInferWarning
+from sparkinfer.exceptions import ConfigError, SparkInferWarning
 
 if TYPE_CHECKING:
     from sparkinfer.config import InferenceConfig

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from sparkinfer.backends.torch_values import to_tensor
 from sparkinfer.engine.batch import BadRow, Batch, Failure, Fault, Fed, Inputs
 from sparkinfer.engine.lifeline import Lifeline, loader_context
-from sparkinfer.errors import LoaderProcessError
+from sparkinfer.exceptions import LoaderProcessError
 from sparkinfer.pickling import dumps, loads
 
 if TYPE_CHECKING:

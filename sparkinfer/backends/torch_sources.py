@@ -17,7 +17,7 @@ from torch import nn
 
 from sparkinfer.artifacts import WORDS, local_path, sniff
 from sparkinfer.backends.torch_pt2 import hidden_code
-from sparkinfer.errors import MissingDependencyError, ModelLoadError, SparkInferError
+from sparkinfer.exceptions import MissingDependencyError, ModelLoadError, SparkInferError
 from sparkinfer.pickling import dumps, loads
 
 __all__ = [

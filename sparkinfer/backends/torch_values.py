@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from sparkinfer.engine.batch import Fault
-from sparkinfer.errors import OutputError, SchemaError
+from sparkinfer.exceptions import OutputError, SchemaError
 
 __all__ = ["to_arrays", "to_tensor"]
 

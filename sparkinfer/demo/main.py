@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import sparkinfer as si
 from sparkinfer.demo.packages import literal_path, require
-from sparkinfer.errors import ConfigError, MissingDependencyError
+from sparkinfer.exceptions import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from sparkinfer.errors import MissingDependencyError
+from sparkinfer.exceptions import MissingDependencyError
 
 __all__ = ["INSTALL", "folder_of", "literal_path", "require"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from sparkinfer.errors import SparkInferError
+    from sparkinfer.exceptions import SparkInferError
 
 _LONGEST_MESSAGE = 2000  # some frameworks tell the whole model
 _NOT_THE_USERS = re.compile(r"/sparkinfer/(engine|backends|spark)/|/site-packages/|/dist-packages/|/lib/python3|^<frozen")

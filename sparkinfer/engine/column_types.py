@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pyarrow import types as arrow
 
 from sparkinfer.engine.columns import is_ml_vector, refusal
-from sparkinfer.errors import SchemaError
+from sparkinfer.exceptions import SchemaError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,7 +18,7 @@ from pyarrow import types
 
 from sparkinfer.engine.batch import Fault
 from sparkinfer.engine.conform import conform, cut_rows, is_ragged, objects, stack_rows, uneven
-from sparkinfer.errors import SchemaError
+from sparkinfer.exceptions import SchemaError
 
 __all__ = [
     "bad_nulls",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparkinfer.engine.batch import Fault
-from sparkinfer.errors import PreprocessError, SchemaError
+from sparkinfer.exceptions import PreprocessError, SchemaError
 from sparkinfer.schema import pad_fits
 
 if TYPE_CHECKING:

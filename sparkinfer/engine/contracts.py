@@ -28,13 +28,17 @@ class TensorInfo:
 
     Attributes:
         name: the model's own name for it.
-        dtype: a NumPy dtype name, or ``"string"``.
+        dtype: a NumPy dtype name, ``"string"``, ``"bytes"``, ``"datetime"``, or ``"object"`` for what has no such name.
         shape: without the batch axis; ``None`` for a free axis. ``None`` for an unknown rank.
+        optional: an input that the model can do without.
+        column: the column that an input is taken from where the user names none; ``None`` for one of its own name.
     """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...] | None
+    optional: bool = False
+    column: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class ModelPlan:
     """A model, described on the driver: all that a worker needs to load it, and all that the driver can check.
 
     Attributes:
-        backend: ``"torch"``, ``"tensorflow"`` or ``"numpy"``: the module under ``backends/``.
+        backend: ``"torch"``, ``"tensorflow"``, ``"pyfunc"`` or ``"numpy"``: the module under ``backends/``.
         kind: the backend's word for what it is, such as ``"state_dict"``.
         fingerprint: hex; the same fingerprint means the same answers, so no second load.
         label: how messages call it, such as ``TorchModel('effnet.pt2')``.
@@ -90,7 +94,7 @@ class ModelPlan:
 
 
 class Describable(Protocol):
-    """A model as the user gives it: ``TorchModel``, ``TensorFlowModel``, ``PythonModel``."""
+    """A model as the user gives it: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel``, ``PythonModel``."""
 
     def describe(self) -> ModelPlan:
         """Read and check the model on the driver."""

@@ -16,7 +16,7 @@ from pyarrow import types
 
 from sparkinfer.engine.batch import Fault
 from sparkinfer.engine.encode_column import encode_column, is_rows_of_dicts, leading_axis, rows_told, told, transposed
-from sparkinfer.errors import OutputError, PredictError
+from sparkinfer.exceptions import OutputError, PredictError
 from sparkinfer.schema import to_ddl
 
 __all__ = ["OutputColumn", "check_rows", "encode_column", "encode_outputs"]

@@ -18,7 +18,7 @@ from pyarrow import types
 
 from sparkinfer.engine.batch import Fault
 from sparkinfer.engine.conform import as_array, inexact, objects
-from sparkinfer.errors import OutputError
+from sparkinfer.exceptions import OutputError
 from sparkinfer.schema import to_ddl
 
 __all__ = ["encode_column", "is_rows_of_dicts", "leading_axis", "rows_told", "told", "transposed"]

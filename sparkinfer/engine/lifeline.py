@@ -16,6 +16,10 @@ import signal
 import sys
 import threading
 import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,7 +61,29 @@ def loader_context(*preload: str) -> BaseContext:
     # A child imports the main module by its name first (in a Spark worker: pyspark.daemon, 5 s when it is not there already).
     main = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", None)
     context.set_forkserver_preload(["sparkinfer.engine.fork_server", *([main] if main else []), "pyarrow", "cloudpickle", *preload])
+    from multiprocessing import forkserver  # noqa: PLC0415 - a system that has none may fail to import it
+
+    with _library_on_path():
+        forkserver.ensure_running()
     return context
+
+
+@contextmanager
+def _library_on_path() -> Iterator[None]:
+    """Let the fork server find this library where it came as a zip: Python 3.11's ignores the ``sys.path`` that it is told, and preloads nothing."""
+    home = str(Path(__file__).parents[2])
+    if not zipfile.is_zipfile(home):
+        yield
+        return
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([home, *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def _cuda_started() -> bool:

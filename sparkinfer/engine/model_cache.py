@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from sparkinfer.errors import SparkInferWarning
+from sparkinfer.exceptions import SparkInferWarning
 
 if TYPE_CHECKING:
     from sparkinfer.engine.contracts import LoadedModel

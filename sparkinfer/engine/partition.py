@@ -26,11 +26,12 @@ import pyarrow as pa
 from sparkinfer.engine.batch import BadRow, Batch, Failure, Fault, Inputs
 from sparkinfer.engine.columns import bad_nulls, describe_null
 from sparkinfer.engine.encode import OutputColumn, check_rows, encode_outputs
+from sparkinfer.engine.fitting import OutOfMemoryFault, ceiling_of, fitting, is_out_of_memory
 from sparkinfer.engine.isolate import ERROR_TYPE, assemble, by_halves
 from sparkinfer.engine.model_cache import process_models
 from sparkinfer.engine.rebatch import Regroup, rebatch
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder
-from sparkinfer.errors import BadRowsError, OutputError, Place, PredictError, SchemaError
+from sparkinfer.exceptions import BadRowsError, OutputError, Place, PredictError, SchemaError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def run_partition(
         backend.feed(chain((first,), batches), plan.prepare, plan.config, device, recorder.queue) as fed,  # 3 feed
         process_models.borrow(key, load, plan.config.models_per_worker) as model,
     ):
+        where.device = device
         recorder.ran_on(device)
         recorder.lap("model_load")  # and all that comes before the first batch: the framework's import, loader processes
         for batch, inputs in fed:
@@ -151,6 +153,7 @@ def run_partition(
             yield from _put_out(regroup.add(predictions), recorder)  # 7 yield
         recorder.lap("input_wait")  # for the end of the source
         recorder.device_peak(model.device_peak_bytes)
+        recorder.rows_fit(ceiling_of(model))
     where.check_allowed(ended=True)
     recorder.lap("other")  # what the feed and the cache did on leaving
     yield from _put_out(regroup.finish(), recorder)
@@ -175,7 +178,7 @@ def _predict(model: LoadedModel, batch: Batch, inputs: Inputs | Failure, where: 
     if plan.error_column is not None:
         return _isolated(model, batch, inputs, where, recorder)
     try:
-        return _score(plan, model, inputs, rows, recorder)
+        return _in_pieces(model, inputs, 0, rows, where, recorder)
     except Fault as fault:
         where.fail(batch, Failure.of(fault), fault)
 
@@ -185,18 +188,25 @@ def _isolated(model: LoadedModel, batch: Batch, inputs: Inputs, where: _Where, r
     plan, rows = where.plan, batch.data.num_rows
     fed = np.delete(np.arange(rows), [one.row for one in inputs.bad])
 
-    def score(start: int, stop: int) -> list[pa.Array]:
-        whole = stop - start == len(fed)
-        some = inputs if whole else replace(inputs, arrays={name: array[start:stop] for name, array in inputs.arrays.items()})
-        return _score(plan, model, some, stop - start, recorder)
-
-    pieces, faults = by_halves(score, len(fed))
+    pieces, faults = by_halves(lambda start, stop: _in_pieces(model, inputs, start, stop, where, recorder), len(fed))
     bad = [*inputs.bad, *(BadRow.of(Failure.of(fault), int(fed[row])) for row, fault in faults)]
     where.count(batch, bad)
     recorder.bad_rows(bad)
     encoded = assemble(pieces, [column.type for column in plan.outputs], rows, bad)
     recorder.lap("encode")
     return encoded
+
+
+def _in_pieces(model: LoadedModel, inputs: Inputs, start: int, stop: int, where: _Where, recorder: NoRecorder) -> list[pa.Array]:
+    """Score some rows of a batch: at once, or in as many pieces as memory asks for."""
+    rows = len(next(iter(inputs.arrays.values())))
+
+    def score(first: int, last: int) -> list[pa.Array]:
+        whole = last - first == rows
+        some = inputs if whole else replace(inputs, arrays={name: array[first:last] for name, array in inputs.arrays.items()})
+        return _score(where.plan, model, some, last - first, recorder)
+
+    return fitting(score, start, stop, model, where.device)
 
 
 def _score(plan: PartitionPlan, model: LoadedModel, inputs: Inputs, rows: int, recorder: NoRecorder) -> list[pa.Array]:
@@ -218,7 +228,8 @@ def _call(model: LoadedModel, inputs: Inputs) -> Any:
     except Fault:
         raise
     except Exception as error:
-        raise Fault(PredictError, f"the model raised {type(error).__name__}: {error}") from error
+        kind = OutOfMemoryFault if is_out_of_memory(error) else Fault
+        raise kind(PredictError, f"the model raised {type(error).__name__}: {error}") from error
 
 
 def _postprocess(pickled: bytes, result: Any) -> Any:
@@ -248,6 +259,7 @@ class _Where:
         """Begin, with nothing bad."""
         self.plan = plan
         self.partition = partition
+        self.device = "cpu"
         self._rows = 0
         self._bad = 0
         self._last = ""

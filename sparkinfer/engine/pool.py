@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from sparkinfer.engine.batch import Batch, Failure, Fed, Inputs
 from sparkinfer.engine.lifeline import Lifeline, loader_context
-from sparkinfer.errors import LoaderProcessError, SparkInferWarning
+from sparkinfer.exceptions import LoaderProcessError, SparkInferWarning
 from sparkinfer.pickling import dumps, loads
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from sparkinfer.engine.columns import bad_nulls, conform, decode, decode_rows, d
 from sparkinfer.engine.conform import is_ragged
 from sparkinfer.engine.isolate import separate
 from sparkinfer.engine.stopwatch import Stopwatch
-from sparkinfer.errors import PreprocessError, SchemaError
+from sparkinfer.exceptions import PreprocessError, SchemaError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Prepare:
         traceable: ``function`` is a ``tf.function``.
         nulls: ``"refuse"``: no null arrives here, or a row with one is bad; ``"pass"``: they are handed on.
         tolerant: a bad row is left out and named, and its batch goes on without it.
+        ragged: the model takes rows of unequal length, as an object array of arrays.
     """
 
     style: Style
@@ -68,6 +69,7 @@ class Prepare:
     traceable: bool = False
     nulls: Literal["refuse", "pass"] = "refuse"
     tolerant: bool = False
+    ragged: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -155,7 +157,7 @@ class Prepare:
         return list(bad.values())
 
     def _decode(self, data: pa.RecordBatch) -> Inputs:
-        ragged = bool(self.function)
+        ragged = bool(self.function) or self.ragged
         arrays: dict[str, Any] = {}
         style = self.style
         for binding in self.bindings:
@@ -277,7 +279,7 @@ class Prepare:
         return self._no_ragged(Inputs(style, arrays))
 
     def _no_ragged(self, inputs: Inputs) -> Inputs:
-        if not self.function:
+        if not self.function or self.ragged:
             return inputs
         return Inputs(inputs.style, {name: _even(array, name) for name, array in inputs.arrays.items()})
 

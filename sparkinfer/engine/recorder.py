@@ -58,6 +58,9 @@ class NoRecorder:
     def bad_rows(self, bad: Sequence[BadRow]) -> None:
         """Tell of rows that have a reason and no prediction."""
 
+    def rows_fit(self, rows: int | None) -> None:
+        """Tell to how many rows batches had to be cut for memory, if they had to."""
+
     def put_out(self, chunk: pa.RecordBatch) -> None:
         """Tell that a chunk went out."""
 
@@ -91,6 +94,7 @@ class Recorder(NoRecorder):
             ("rows", "scored_rows", "batches", "chunks", "chunk_rows_max", "bytes_in", "bytes_out", "model_loads"), 0
         )
         self._bad_rows: dict[str, int] = {}
+        self._rows_fit: int | None = None
         self._device: str | None = None
         self._device_peak: int | None = None
         self._memory = _Memory(clock)
@@ -155,6 +159,10 @@ class Recorder(NoRecorder):
             kind = f"{one.stage} {one.type}"
             self._bad_rows[kind] = self._bad_rows.get(kind, 0) + 1
 
+    def rows_fit(self, rows: int | None) -> None:
+        """Tell to how many rows batches had to be cut for memory, if they had to."""
+        self._rows_fit = rows
+
     def put_out(self, chunk: pa.RecordBatch) -> None:
         """Tell that a chunk went out."""
         self._counts["rows"] += chunk.num_rows
@@ -181,6 +189,7 @@ class Recorder(NoRecorder):
             "warmup_wait_seconds": self._warmup_wait,
             "cpu_seconds": self._cpu_clock() - self._cpu_begun,
             "bad_rows": self._bad_rows,
+            "batch_rows_fit": self._rows_fit,
             "device": self._device,
             "device_peak_bytes": self._device_peak,
             "quality": self._comparison.quality if self._comparison is not None else None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparkinfer.errors import ConfigError, nearest
+from sparkinfer.exceptions import ConfigError, nearest
 
 if TYPE_CHECKING:
     from sparkinfer.engine.batch import Style
@@ -22,9 +22,9 @@ __all__ = ["check_inputs"]
 def check_inputs(plan: ModelPlan, style: Style, names: Sequence[str]) -> None:
     """Refuse inputs that the model cannot be called with.
 
-    A model with named inputs (``plan.inputs``) takes each of them once; in order only if ``plan.options["ordered"]`` does not
-    deny that they have one. A model known by its function's parameters (``plan.options["forward"]``: the least number of
-    arguments, the most or ``None``, their names) takes as many as that.
+    A model known by its function's parameters (``plan.options["forward"]``: the least number of arguments, the most or ``None``,
+    their names) takes as many as that. Another one with named inputs (``plan.inputs``) takes each of them once, optional ones at
+    most once; in order only if ``plan.options["ordered"]`` does not deny that they have one.
 
     Args:
         plan: the model.
@@ -34,12 +34,12 @@ def check_inputs(plan: ModelPlan, style: Style, names: Sequence[str]) -> None:
     Raises:
         ConfigError: too few or too many inputs, an unknown name, or an order that the model does not have.
     """
-    if plan.inputs is not None:
-        known = [info.name for info in plan.inputs]
-        _check(plan, style, names, known, least=len(known), most=len(known))
-    elif (forward := plan.options.get("forward")) is not None:
+    if (forward := plan.options.get("forward")) is not None:
         least, most, known = forward
-        _check(plan, style, names, list(known), least=least, most=most)
+        _check(plan, style, names, list(known), list(known[:least]), most=most)
+    elif plan.inputs is not None:
+        known = [info.name for info in plan.inputs]
+        _check(plan, style, names, known, [info.name for info in plan.inputs if not info.optional], most=len(known))
     elif plan.options.get("one_input") and style == "positional" and len(names) > 1:
         msg = (
             f"{plan.label} takes one input, but {len(names)} came: give one array column, or stack them with preprocess_batch=lambda *columns: "
@@ -48,11 +48,12 @@ def check_inputs(plan: ModelPlan, style: Style, names: Sequence[str]) -> None:
         raise ConfigError(msg)
 
 
-def _check(plan: ModelPlan, style: Style, names: Sequence[str], known: list[str], *, least: int, most: int | None) -> None:
+def _check(plan: ModelPlan, style: Style, names: Sequence[str], known: list[str], needed: list[str], *, most: int | None) -> None:
+    least = len(needed)
     if style == "named":
-        _check_names(plan, names, known, known[:least], open_ended=most is None)
+        _check_names(plan, names, known, needed, open_ended=most is None)
     elif len(names) < least or (most is not None and len(names) > most):
-        msg = f"{plan.label} takes {_count(least, most)}{_listed(known)}, but {len(names)} came. {_by_name(known[:least])}"
+        msg = f"{plan.label} takes {_count(least, most)}{_listed(known)}, but {len(names)} came. {_by_name(needed)}"
         raise ConfigError(msg)
     elif len(names) > 1 and not plan.options.get("ordered", True):
         msg = f"{plan.label} takes its inputs by name, they have no order{_listed(known)}. {_by_name(known)}"

@@ -18,7 +18,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 
-from sparkinfer.errors import MissingDependencyError
+from sparkinfer.exceptions import MissingDependencyError
 from sparkinfer.reporting.words import STAGE_COLOURS, STAGE_WORDS, plain
 
 if TYPE_CHECKING:

@@ -134,6 +134,12 @@ _RUN = Group(
             "no partition reported",
         ),
         Metric(
+            "memory/batch_rows_fit",
+            "rows",
+            "Rows to which batches were cut, since more did not fit into memory: a `batch_size` to use.",
+            "every batch fitted",
+        ),
+        Metric(
             "memory/rss_peak_megabytes",
             "megabytes",
             "The largest resident size of a Python worker that was seen; shared pages count.",

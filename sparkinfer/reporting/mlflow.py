@@ -21,7 +21,7 @@ from threading import Event, Thread
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from sparkinfer.errors import MissingDependencyError, remark
+from sparkinfer.exceptions import MissingDependencyError, remark
 from sparkinfer.metrics import Execution, RunMetrics
 from sparkinfer.reporting.mlflow_entries import (
     Entries,

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TextIO
 
 __all__ = ["Display", "Progress", "Snapshot", "in_notebook", "progress_line"]
 
-Snapshot = tuple[int, int, "int | None"]
+Snapshot = tuple["int | None", int, "int | None"]
 """Rows and partitions that are done, and how many partitions there are; ``None`` while nobody knows."""
 
 _EVERY_SECONDS = 0.5
@@ -104,10 +104,10 @@ class Progress:
         seen = _quietly(self._snapshot)
         if seen is None:
             return
-        rows, done, total = self._seen or (0, 0, None)
+        rows, done, total = self._seen or (None, 0, None)
         done = max(done, seen[1])
         total = total if seen[2] is None else max(done, seen[2])
-        self._seen = max(rows, seen[0]), done, total
+        self._seen = max((known for known in (rows, seen[0]) if known is not None), default=None), done, total
 
     def _draw(self, display: Display, shown: str, *, ended: bool) -> str:
         """Show the line if it has changed."""
@@ -119,13 +119,13 @@ class Progress:
         return line
 
 
-def progress_line(rows: int, done: int, total: int | None, seconds: float, *, ended: bool = False) -> str:
+def progress_line(rows: int | None, done: int, total: int | None, seconds: float, *, ended: bool = False) -> str:
     """Write the line.
 
     The time left is what the partitions that are done took, for those that are not: it is not told before the first is done.
 
     Args:
-        rows: that are done.
+        rows: that are done; ``None`` where that is not known.
         done: partitions that are done.
         total: partitions in all, where that is known.
         seconds: since the beginning.
@@ -137,7 +137,8 @@ def progress_line(rows: int, done: int, total: int | None, seconds: float, *, en
         >>> progress_line(1000, 4, 4, 3700.0, ended=True)
         '1,000 rows | 4 of 4 partitions | 0.27 rows/s | took 1 h 01 min'
     """
-    parts = [f"{rows:,} rows", f"{done:,} of {total:,} partitions" if total is not None else f"{done:,} partitions"]
+    parts = [f"{rows:,} rows"] if rows is not None else []
+    parts.append(f"{done:,} of {total:,} partitions" if total is not None else f"{done:,} partitions")
     if rows and seconds > 0:
         rate = rows / seconds
         parts.append(f"{rate:,.0f} rows/s" if rate >= 10 else f"{rate:.2g} rows/s")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
 
 from sparkinfer.engine.isolate import ERROR_TYPE
-from sparkinfer.errors import SchemaError
+from sparkinfer.exceptions import SchemaError
 from sparkinfer.schema import to_ddl
 from sparkinfer.spark.types import to_spark
 from sparkinfer.spark.udf import quoted

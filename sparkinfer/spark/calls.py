@@ -2,13 +2,14 @@
 
 Runs on: driver.
 
-Invariant: a call is known by its id alone; the newest ones are kept, so that a long session does not grow.
+Invariant: a call is known by its id alone; the newest ones are kept, and of those neither a model's nor a function's bytes, so that a long session
+(``foreachBatch`` calls ``predict`` for months) does not grow.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -20,18 +21,15 @@ if TYPE_CHECKING:
     from sparkinfer.engine.partition import PartitionPlan
     from sparkinfer.spark.channels import MetricsChannel
 
-__all__ = ["LABEL_PROPERTY", "RUN_PROPERTY", "Call", "known_calls", "register_call"]
+__all__ = ["CALLS_KEPT", "Call", "calls_made", "known_calls", "register_call"]
 
-RUN_PROPERTY = "sparkinfer.run"
-"""The local property by which an action's tasks know the run that surrounds it."""
-
-LABEL_PROPERTY = "sparkinfer.label"
-"""The local property by which they know the run's label column."""
-
-_KEPT = 200
+CALLS_KEPT = 200
+_DATA_KEPT = 20  # a DataFrame that is held keeps its shuffle files on the executors' disks
 
 _lock = Lock()
 _calls: OrderedDict[str, Call] = OrderedDict()
+_data: OrderedDict[str, Any] = OrderedDict()  # by call: what is scored
+_made = 0
 
 
 @dataclass(frozen=True)
@@ -40,11 +38,10 @@ class Call:
 
     Attributes:
         id: unique.
-        plan: what it does.
+        plan: what it does, without the bytes that do it.
         road: ``map``, ``column`` or ``udf``.
         channel: where its records come.
         session: whose it is.
-        data: what is scored; ``None`` for a UDF, which is told of no DataFrame.
     """
 
     id: str
@@ -52,7 +49,6 @@ class Call:
     road: str
     channel: MetricsChannel
     session: Any
-    data: Any = field(default=None, repr=False)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -65,7 +61,7 @@ class Call:
             "road": self.road,
             "on_null": self.plan.on_null,
             **_slots(self.session),
-            **_source_of(self.data),
+            **_source_of(_data.pop(self.id, None)),
             **asdict(self.plan.config),
         }
 
@@ -93,13 +89,36 @@ def _source_of(data: Any) -> dict[str, str]:
 
 
 def register_call(plan: PartitionPlan, road: str, channel: MetricsChannel, session: Any, data: Any = None) -> Call:
-    """Remember a call, and let the oldest go where there are too many."""
-    call = Call(uuid4().hex[:12], plan, road, channel, session, data)
+    """Remember a call, and let the oldest go where there are too many.
+
+    Args:
+        plan: what it does.
+        road: ``map``, ``column`` or ``udf``.
+        channel: where its records come.
+        session: whose it is.
+        data: what is scored; a UDF is told of no DataFrame.
+    """
+    global _made  # noqa: PLW0603 - counted for the process
+    call = Call(uuid4().hex[:12], _light(plan), road, channel, session)
     with _lock:
+        _made += 1
         _calls[call.id] = call
-        while len(_calls) > _KEPT:
+        while len(_calls) > CALLS_KEPT:
             _calls.popitem(last=False)[1].channel.forget()
+        if data is not None:
+            _data[call.id] = data
+        while len(_data) > _DATA_KEPT:
+            _data.popitem(last=False)
     return call
+
+
+def _light(plan: PartitionPlan) -> PartitionPlan:
+    return replace(plan, model=replace(plan.model, payload=b"", files=()), prepare=replace(plan.prepare, function=b""), postprocess=b"")
+
+
+def calls_made() -> int:
+    """Count the calls of this process, those that were let go among them."""
+    return _made
 
 
 def known_calls() -> list[Call]:

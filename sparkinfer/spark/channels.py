@@ -8,8 +8,9 @@ Invariant: sending never changes a row and never raises into the task; reading n
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from threading import RLock
+from threading import RLock, local
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.accumulators import AccumulatorParam
@@ -20,16 +21,22 @@ from sparkinfer.spark.session import SPARK_VERSION, is_connect, remark_once
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-__all__ = ["WORKER_LOGS_SINCE", "MetricsChannel", "open_channel", "read_worker_logs"]
+__all__ = ["WORKER_LOGS_SINCE", "Logged", "MetricsChannel", "open_channel", "read_worker_logs", "reads_worker_logs"]
 
 WORKER_LOGS_SINCE = (4, 1)
 _LOGGER = "sparkinfer.metrics"
+_BEGUN_LOGGER = "sparkinfer.begun"
+_LOGGERS = (_LOGGER, _BEGUN_LOGGER)
 _MOST_RECORDS = 20_000
 _LONGEST_LINE = 3500  # bytes; of 100 kB lines two of four arrived (4.3)
 
 
 class MetricsChannel(Protocol):
     """Carries records from the workers; travels to them with the task."""
+
+    def begin(self, mark: PartitionMetrics) -> None:
+        """Say that a partition has begun, by a record without figures; called on the worker."""
+        ...
 
     def send(self, record: PartitionMetrics) -> None:
         """Send one partition's record; called on the worker, when its last row is out."""
@@ -58,6 +65,12 @@ class _Texts(list[str]):
 class _TextsParam(AccumulatorParam[_Texts]):
     """Adds lists up; Spark delivers a task's part when the task has succeeded, and only then."""
 
+    def __init__(self, heard: Callable[[Sequence[str]], None] | None = None) -> None:
+        self.heard = heard
+
+    def __reduce__(self) -> tuple[type[_TextsParam], tuple[()]]:
+        return _TextsParam, ()  # who listens stays on the driver
+
     def zero(self, value: _Texts) -> _Texts:  # noqa: ARG002 - AccumulatorParam's own signature
         return _Texts()
 
@@ -68,6 +81,8 @@ class _TextsParam(AccumulatorParam[_Texts]):
             if surplus > 0:  # a stream runs for months
                 del value1[:surplus]
                 value1.dropped += surplus
+        if self.heard is not None:
+            self.heard(value2)
         return value1
 
 
@@ -77,6 +92,9 @@ class AccumulatorChannel:
 
     accumulator: Accumulator[_Texts]
     measures: bool = True
+
+    def begin(self, mark: PartitionMetrics) -> None:
+        """Do nothing: what a task that was stopped has added never arrives, and Spark's own store tells of the action."""
 
     def send(self, record: PartitionMetrics) -> None:
         """Add the record to the task's part."""
@@ -97,6 +115,8 @@ class AccumulatorChannel:
         with _lock:
             _read.pop(self.accumulator.aid, None)
             self.accumulator.value.clear()
+            if isinstance(self.accumulator.accum_param, _TextsParam):
+                self.accumulator.accum_param.heard = None  # pyspark itself holds every accumulator for good (up to 4.3)
 
 
 @dataclass
@@ -120,16 +140,18 @@ class WorkerLogChannel:
 
     measures: bool = True
 
+    def begin(self, mark: PartitionMetrics) -> None:
+        """Log the mark: it is all that is left of a partition that a limit stops, or that fails."""
+        _log(_BEGUN_LOGGER, mark.to_json())
+
     def send(self, record: PartitionMetrics) -> None:
         """Log the record; where logs are off it goes nowhere."""
-        logger = logging.getLogger(_LOGGER)
-        logger.setLevel(logging.INFO)
         text = record.to_json()
         if len(text) > _LONGEST_LINE:
             text = replace(
                 record, series=(), remarks=(*record.remarks, "samples over time do not fit into a line of the worker's log")
             ).to_json()
-        logger.info(text)
+        _log(_LOGGER, text)
 
     def records(self) -> list[PartitionMetrics]:
         """Give none: the lines are the session's, and ``read_worker_logs`` reads them."""
@@ -139,13 +161,48 @@ class WorkerLogChannel:
         """Do nothing: the session holds the lines."""
 
 
-def read_worker_logs(session: Any) -> list[PartitionMetrics]:
-    """Read every record that the session's workers logged, failed attempts among them; none where logs cannot be read."""
+@dataclass(frozen=True)
+class Logged:
+    """What a session's workers logged.
+
+    Attributes:
+        records: of the partitions that ended, failed attempts among them.
+        begun: of the partitions that began, without figures.
+    """
+
+    records: tuple[PartitionMetrics, ...] = ()
+    begun: tuple[PartitionMetrics, ...] = ()
+
+
+def read_worker_logs(session: Any) -> Logged:
+    """Read all that the session's workers logged; nothing where logs cannot be read."""
+    _this_thread.reads = True
     try:
-        lines = session.tvf.python_worker_logs().where(f"logger = '{_LOGGER}'").select("msg").collect()
+        lines = session.tvf.python_worker_logs().where(f"logger in ('{_LOGGER}', '{_BEGUN_LOGGER}')").select("logger", "msg").collect()
     except Exception:  # noqa: BLE001 - an older server, or logging is off
-        return []
-    return [record for line in lines if (record := _readable(line["msg"])) is not None]
+        return Logged()
+    finally:
+        _this_thread.reads = False
+    told = {name: [record for line in lines if line["logger"] == name and (record := _readable(line["msg"]))] for name in _LOGGERS}
+    return Logged(tuple(told[_LOGGER]), tuple(told[_BEGUN_LOGGER]))
+
+
+def reads_worker_logs() -> bool:
+    """Tell whether this thread is in ``read_worker_logs``: that query is the library's own, and no progress of the user's."""
+    return _this_thread.reads
+
+
+class _ThisThread(local):
+    reads = False
+
+
+_this_thread = _ThisThread()
+
+
+def _log(name: str, text: str) -> None:
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.INFO)  # the workers keep warnings only, unless told otherwise
+    logger.info(text)
 
 
 def _readable(text: str) -> PartitionMetrics | None:
@@ -161,6 +218,9 @@ class NoChannel:
 
     measures: bool = False
 
+    def begin(self, mark: PartitionMetrics) -> None:
+        """Let the mark go."""
+
     def send(self, record: PartitionMetrics) -> None:
         """Let the record go."""
 
@@ -172,14 +232,20 @@ class NoChannel:
         """Do nothing."""
 
 
-def open_channel(session: Any, *, wanted: bool) -> MetricsChannel:
-    """Open the channel that this kind of session has."""
+def open_channel(session: Any, *, wanted: bool, heard: Callable[[Sequence[str]], None] | None = None) -> MetricsChannel:
+    """Open the channel that this kind of session has.
+
+    Args:
+        session: whose workers will send.
+        wanted: whether anything is to come back.
+        heard: told of records as they come, in classic sessions. Spark's scheduler waits for it: it must be brief, and must not raise.
+    """
     if not wanted:
         return NoChannel()
     if is_connect(session):
         return WorkerLogChannel() if SPARK_VERSION >= WORKER_LOGS_SINCE else NoChannel()
     try:
-        return AccumulatorChannel(session.sparkContext.accumulator(_Texts(), _TextsParam()))
+        return AccumulatorChannel(session.sparkContext.accumulator(_Texts(), _TextsParam(heard)))
     except Exception:  # noqa: BLE001 - a shared or serverless cluster hides the context: the predictions need it not
         remark_once(
             session,

@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkinfer.spark.session import is_connect
 
-__all__ = ["SqlExecution", "ended_executions", "executions_since", "last_execution"]
+__all__ = ["SqlExecution", "ended_executions", "executions_since", "last_execution", "look_up"]
 
 # the functions of spark/worker.py, as a physical plan shows them
 _OURS = re.compile(r"\b(map_arrow|arrow_one|arrow_many|pandas_one|pandas_many)\(")
@@ -56,6 +56,21 @@ def executions_since(session: Any, last: int) -> list[SqlExecution]:
     """Give the actions after execution ``last`` whose plans hold one of our functions, in order."""
     found = [_told(session, number, data) for number, data in _executions(session, after=last)]
     return sorted((one for one in found if one is not None), key=lambda one: int(one.id))
+
+
+def look_up(session: Any, execution: str) -> tuple[SqlExecution, bool] | None:
+    """Give one action, and whether it has ended; ``None`` where it cannot be seen, or does not run our functions."""
+    with suppress(Exception):  # as in ``_executions``
+        found = _store(session).execution(int(execution))
+        if found.isDefined():
+            data = found.get()
+            told = _told(session, int(execution), data)
+            return None if told is None else (told, bool(data.completionTime().isDefined()))
+    return None
+
+
+def _store(session: Any) -> Any:
+    return session._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - the store behind the web page; there is no public road
 
 
 def _told(session: Any, number: int, data: Any) -> SqlExecution | None:
@@ -128,8 +143,7 @@ def _executions(session: Any, *, after: int = -1, newest: int | None = None) -> 
         return []
     found: list[tuple[int, Any]] = []
     with suppress(Exception):  # Py4J's, or a session that hides its JVM: then nothing more can be seen
-        store = session._jsparkSession.sharedState().statusStore()  # noqa: SLF001 - the store behind the web page; there is no public road
-        listed = store.executionsList()
+        listed = _store(session).executionsList()
         for index in reversed(range(listed.size())):
             data = listed.apply(index)
             number = int(data.executionId())

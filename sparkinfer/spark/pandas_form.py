@@ -18,7 +18,7 @@ from pyarrow import types
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
 from pyspark.sql import types as spark
 
-from sparkinfer.errors import SchemaError
+from sparkinfer.exceptions import SchemaError
 from sparkinfer.schema import parse_type
 
 if TYPE_CHECKING:

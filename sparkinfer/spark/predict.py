@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
 from pyspark.sql.types import StructField, StructType
 
-import sparkinfer
 from sparkinfer.arguments import InputsArgument, check_columns, check_output_names, column_names, parse_outputs
 from sparkinfer.config import InferenceConfig
-from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.exceptions import ConfigError, SchemaError
 from sparkinfer.planning import Functions, check_input_types, plan_partition
+from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
+from sparkinfer.spark.repeats import RepeatWatch
 from sparkinfer.spark.session import SPARK_VERSION, setting_is_on
 from sparkinfer.spark.settings import check_max_records
 from sparkinfer.spark.ship import ship
@@ -46,8 +47,8 @@ def predict(
     data: DataFrame,
     model: Describable,
     *,
-    inputs: InputsArgument,
-    outputs: Any,
+    inputs: InputsArgument | None = None,
+    outputs: Any = None,
     keep: Sequence[str] | None = None,
     preprocess: Callable[..., Any] | None = None,
     preprocess_batch: Callable[..., Any] | None = None,
@@ -66,10 +67,12 @@ def predict(
 
     Args:
         data: a DataFrame, batch or streaming, classic or Connect.
-        model: ``TorchModel``, ``TensorFlowModel`` or ``PythonModel``.
+        model: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel`` or ``PythonModel``.
         inputs: a column (the model and ``preprocess`` get one array, one value), a list of columns (positional), or
-            ``{model input: column}`` (by name); a column may be ``(column, TensorSpec)``.
-        outputs: DDL of the columns that are added, such as ``"label string, score float"``.
+            ``{model input: column}`` (by name); a column may be ``(column, TensorSpec)``. ``None`` takes the columns that have the names
+            of the model's own inputs, where it has a signature (MLflow's, or that of a SavedModel, a Keras model or a .pt2 archive).
+        outputs: DDL of the columns that are added, such as ``"label string, score float"``. ``None`` takes the names and types that the
+            model's signature declares; an output without a name becomes ``prediction``.
         keep: the columns that come back beside them, with type, nullability and metadata; ``None`` keeps all.
         preprocess: takes one row's values, gives the model's input(s) for it; runs in the loader workers.
         preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
@@ -97,13 +100,14 @@ def predict(
             a row fails the job, with column, partition and row in the text.
     """
     _refuse_other_data(data, scan)
+    _check_schema(data)
     settings = InferenceConfig.build(config, overrides)
-    columns = parse_outputs(outputs)
+    declared = None if outputs is None else parse_outputs(outputs)
     kept = data.columns if keep is None else column_names(keep, "keep")
     plan = plan_partition(
         model,
         inputs=inputs,
-        outputs=columns,
+        outputs=declared,
         keep=kept,
         key=key,
         functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
@@ -111,13 +115,14 @@ def predict(
         on_error=on_error,
         error_column=error_column,
         config=settings,
+        there=data.columns,
     )
     _check_data(data, plan)
     taken = _choose_road(road, data, plan, resource_profile)
     session = data.sparkSession
     check_max_records(session, settings.max_records_per_batch, column_road=taken == "column")
-    call = register_call(plan, taken, open_channel(session, wanted=settings.metrics), session, data)
-    task = PartitionTask(plan=plan, files=ship(plan.model, session), library=sparkinfer.__version__, call=call.id, channel=call.channel)
+    call = register_call(plan, taken, open_channel(session, wanted=settings.metrics, heard=RepeatWatch(session)), session, data)
+    task = PartitionTask(plan=plan, files=ship(plan.model, session), call=call.id, channel=call.channel)
     return _by_map(data, task, resource_profile) if taken == "map" else _by_column(data, task)
 
 
@@ -155,6 +160,18 @@ def _refuse_other_data(data: Any, scan: str) -> None:
     if scan != "spark":
         msg = f"scan is {scan!r}, expected 'spark' (this version knows no other)"
         raise ConfigError(msg)
+
+
+def _check_schema(data: DataFrame) -> None:
+    """Refuse what Python cannot name: before Spark 4 a frame with a calendar interval raised for ``columns`` (seen in 3.5)."""
+    try:
+        data.schema  # noqa: B018 - it is fetched here, and kept by the frame
+    except ValueError as error:
+        msg = (
+            f"pyspark {'.'.join(map(str, SPARK_VERSION))} cannot tell the columns of this DataFrame, since one has a type that Python does not know "
+            f"({error}): drop or cast that column before"
+        )
+        raise SchemaError(msg) from error
 
 
 def _shown(data: Any) -> str:
@@ -220,7 +237,7 @@ def _by_map(data: DataFrame, task: PartitionTask, resource_profile: Any) -> Data
     kept = [data.schema[name] for name in plan.keep]
     schema = StructType([*kept, *(StructField(field.name, to_spark(field.type)) for field in plan.output_schema)])
     extra = {} if resource_profile is None else {"profile": resource_profile}
-    return source.mapInArrow(replace(task, names=needed).map_arrow, schema, **extra)
+    return source.mapInArrow(travelling(replace(task, names=needed).map_arrow), schema, **extra)
 
 
 def _by_column(data: DataFrame, task: PartitionTask) -> DataFrame:

@@ -2,7 +2,7 @@
 
 Runs on: driver.
 
-Invariant: when the block is left, the session's setting and the thread's local property are as they were.
+Invariant: when the block is left, the session's settings and the thread's marks are as they were.
 """
 
 from __future__ import annotations
@@ -11,13 +11,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from sparkinfer.spark.calls import LABEL_PROPERTY, RUN_PROPERTY
+from sparkinfer.spark.marks import marked
 from sparkinfer.spark.session import active_or_local_session, is_connect, setting
 from sparkinfer.spark.settings import max_records_in_force
 
-__all__ = ["surrounded"]
+__all__ = ["active_streams", "surrounded"]
 
 _WORKER_LOGS = "spark.sql.pyspark.worker.logging.enabled"
+
+
+def active_streams(session: Any) -> set[str]:
+    """Give the ids of the session's streaming queries that run; none where it does not tell."""
+    try:
+        return {str(query.id) for query in session.streams.active}
+    except Exception:  # noqa: BLE001 - stopped, or a platform without streams
+        return set()
 
 
 @contextmanager
@@ -27,7 +35,9 @@ def surrounded(run_id: str, max_records_per_batch: int | None, label: str | None
     with ExitStack() as changed:
         if max_records_per_batch is not None:
             changed.enter_context(max_records_in_force(max_records_per_batch))
-        changed.enter_context(_logged(session) if is_connect(session) else _marked(session, run_id, label))
+        changed.enter_context(marked(session, run_id, label))
+        if is_connect(session):
+            changed.enter_context(_logged(session))
         yield session
 
 
@@ -45,22 +55,3 @@ def _logged(session: Any) -> Iterator[None]:
     finally:
         with suppress(Exception):  # the session may have been stopped inside
             session.conf.set(_WORKER_LOGS, before or "false")
-
-
-@contextmanager
-def _marked(session: Any, run_id: str, label: str | None) -> Iterator[None]:
-    """Set the local properties that the tasks read; a thread that the user starts inside must be an ``InheritableThread`` to have it."""
-    try:
-        context = session.sparkContext
-        before = {name: context.getLocalProperty(name) for name in (RUN_PROPERTY, LABEL_PROPERTY)}
-        context.setLocalProperty(RUN_PROPERTY, run_id)
-        context.setLocalProperty(LABEL_PROPERTY, label)  # none inside a run without one, whatever surrounds that
-    except Exception:  # noqa: BLE001 - a session that hides its context: the actions run unmarked
-        yield
-        return
-    try:
-        yield
-    finally:
-        with suppress(Exception):  # the session may have been stopped inside
-            for name, value in before.items():
-                context.setLocalProperty(name, value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 from pyspark.sql import SparkSession
 
-from sparkinfer.errors import remark
+from sparkinfer.exceptions import remark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,6 +23,7 @@ __all__ = [
     "SPARK_VERSION",
     "active_or_local_session",
     "active_session",
+    "hides_context",
     "is_connect",
     "is_local",
     "remark_once",
@@ -44,6 +45,17 @@ def session_of(df: DataFrame) -> SparkSession:
 def is_connect(session: Any) -> bool:
     """Tell whether the session talks to its server by Spark Connect."""
     return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def hides_context(session: Any) -> bool:
+    """Tell whether a classic session keeps its SparkContext to itself, as shared and serverless clusters do."""
+    if is_connect(session):
+        return False
+    try:
+        session.sparkContext  # noqa: B018 - whether it raises is the answer
+    except Exception:  # noqa: BLE001 - Py4J's, or the platform's own
+        return True
+    return False
 
 
 def setting(session: Any, key: str) -> str | None:

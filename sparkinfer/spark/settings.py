@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
-from sparkinfer.errors import ConfigError, remark
+from sparkinfer.exceptions import ConfigError, remark
 from sparkinfer.spark.session import MAX_RECORDS, SPARK_VERSION, active_or_local_session, remark_once, setting
 
 __all__ = ["check_max_records", "max_records_in_force"]

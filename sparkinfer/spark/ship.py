@@ -20,15 +20,16 @@ from weakref import WeakKeyDictionary
 
 from pyspark import SparkFiles
 
-from sparkinfer.errors import ConfigError, ModelLoadError
+from sparkinfer.artifacts import files_under
+from sparkinfer.exceptions import ConfigError, ModelLoadError
 from sparkinfer.spark.session import is_connect, is_local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from sparkinfer.engine.contracts import ModelFile, ModelPlan
 
-__all__ = ["ShippedFile", "locate", "ship"]
+__all__ = ["ShippedFile", "deliver", "locate", "ship"]
 
 _EVERYWHERE = ("/dbfs/", "/Volumes/", "/Workspace/")  # Databricks mounts these on every node
 
@@ -87,40 +88,83 @@ def _ship_one(file: ModelFile, plan: ModelPlan, session: Any) -> ShippedFile:
             raise ConfigError(msg)
         return ShippedFile(file.role, "value", content=Path(path).read_bytes())
     name = f"sparkinfer-{file.sha256[:32]}{'.zip' if file.directory else Path(path).suffix}"
-    with _sending:  # two threads that ask at once would register the name twice
-        _send(path, name, session, directory=file.directory)
+    if not is_connect(session):
+        _check_context(session, path, directory=file.directory)
+    try:
+        deliver(name, session, lambda staged: _stage(path, staged, directory=file.directory))
+    except Exception as error:
+        msg = f"Spark would not take the model's file {path} ({type(error).__name__}: {error}): put it where every worker sees it and say ship='path'"
+        raise ModelLoadError(msg) from error
     return ShippedFile(file.role, "file", name=name, directory=file.directory)
 
 
 def _stamp(path: str) -> tuple[int, int]:
     found = Path(path)
-    files = [part.stat() for part in found.rglob("*") if part.is_file()] if found.is_dir() else [found.stat()]
+    files = [part.stat() for part in files_under(found)] if found.is_dir() else [found.stat()]
     return sum(status.st_size for status in files), max((status.st_mtime_ns for status in files), default=0)
 
 
-def _send(path: str, name: str, session: Any, *, directory: bool) -> None:
+def deliver(name: str, session: Any, write: Callable[[str], None], *, pyfile: bool = False) -> bool:
+    """Send a file through Spark, once a session.
+
+    Args:
+        name: made of the file's content.
+        session: its workers get the file.
+        write: makes the file at the path that it is given; not called where the session has the name.
+        pyfile: a zip that Python on the workers imports from.
+
+    Returns:
+        Whether it was sent now; the session had it before if not.
+
+    Raises:
+        Exception: what ``write`` or Spark raised; nothing was sent.
+    """
     owner = session if is_connect(session) else session.sparkContext
-    sent = _sent.setdefault(owner, set())
-    if name in sent:
-        return
-    folder = tempfile.mkdtemp(prefix="sparkinfer-ship-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    staged = str(Path(folder) / name)
+    with _sending:  # two threads that ask at once would register the name twice
+        sent = _sent.setdefault(owner, set())
+        if name in sent:
+            return False
+        folder = tempfile.mkdtemp(prefix="sparkinfer-ship-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        staged = str(Path(folder) / name)
+        try:
+            write(staged)
+            _send(staged, owner, connect=is_connect(session), pyfile=pyfile)
+        except Exception:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        sent.add(name)
+        return True
+
+
+def _send(staged: str, owner: Any, *, connect: bool, pyfile: bool) -> None:
+    if connect:
+        owner.addArtifacts(staged, pyfile=pyfile, file=not pyfile)
+        shutil.rmtree(Path(staged).parent)  # the server has the bytes now
+    elif pyfile:
+        owner.addPyFile(staged)
+    else:
+        owner.addFile(f"file://{staged}")  # the driver serves it from here for as long as it lives
+
+
+def _stage(path: str, staged: str, *, directory: bool) -> None:
+    if directory:
+        _zip(path, staged)
+    else:
+        shutil.copyfile(path, staged)  # a hard link would change with the user's file, under a name that promises its content
+
+
+def _check_context(session: Any, path: str, *, directory: bool) -> None:
+    """Refuse a classic session that hides its SparkContext, by which alone a file can be sent."""
     try:
-        if directory:
-            _zip(path, staged)
-        else:
-            shutil.copyfile(path, staged)  # a hard link would change with the user's file, under a name that promises its content
-        if is_connect(session):
-            session.addArtifacts(staged, file=True)
-            shutil.rmtree(folder)  # the server has the bytes now
-        else:
-            owner.addFile(f"file://{staged}")  # the driver serves it from here for as long as it lives
+        session.sparkContext  # noqa: B018 - asked for, and not used yet
     except Exception as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        msg = f"Spark would not take the model's file {path} ({type(error).__name__}: {error}): put it where every worker sees it and say ship='path'"
+        ways = "ship='path'" if directory else "ship='path', or have it sent in the task by ship='value'"
+        msg = (
+            f"this session does not give its SparkContext ({type(error).__name__}: {error}), so the model's file {path} cannot be sent to the "
+            f"workers: put it where every worker sees it and say {ways}"
+        )
         raise ModelLoadError(msg) from error
-    sent.add(name)
 
 
 def _zip(folder: str, target: str) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import pyarrow as pa
 from pyarrow import types as arrow
 from pyspark.ml.linalg import VectorUDT
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import types as spark
 
-from sparkinfer.errors import SchemaError
+from sparkinfer.exceptions import SchemaError
 
 __all__ = ["carried_by_arrow", "is_vector", "to_arrow", "to_spark", "width"]
 
@@ -34,8 +35,8 @@ _VECTOR = pa.struct([("type", pa.int8()), ("size", pa.int32()), ("indices", pa.l
 
 
 def is_vector(data_type: spark.DataType) -> bool:
-    """Tell whether the type is that of an ML vector column."""
-    return isinstance(data_type, VectorUDT)
+    """Tell whether the type is that of an ML vector column, of ``pyspark.ml`` or of the older ``pyspark.mllib``: both lie alike in Arrow."""
+    return isinstance(data_type, (VectorUDT, OldVectorUDT))
 
 
 def to_spark(data_type: pa.DataType) -> spark.DataType:
@@ -73,10 +74,17 @@ def to_arrow(data_type: spark.DataType, column: str) -> pa.DataType:
     if isinstance(data_type, (spark.VarcharType, spark.CharType)):
         return pa.string()
     msg = (
-        f"the column {column!r} has the type {data_type.simpleString()}, which no model input can be made of: take numbers, booleans, "
+        f"the column {column!r} has the type {_named(data_type)}, which no model input can be made of: take numbers, booleans, "
         "strings, binary, dates, timestamps, decimals, arrays and structs of them, or ML vectors; select or cast it before"
     )
     raise SchemaError(msg)
+
+
+def _named(data_type: spark.DataType) -> str:
+    """Name a type; a user-defined one by its class as well, since many of them call themselves just ``udt``."""
+    if isinstance(data_type, spark.UserDefinedType):
+        return f"{data_type.simpleString()} ({type(data_type).__name__})"
+    return data_type.simpleString()
 
 
 def carried_by_arrow(data_type: spark.DataType) -> bool:

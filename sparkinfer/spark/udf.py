@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
 
-import sparkinfer
 from sparkinfer.arguments import InputsArgument, parse_returns
 from sparkinfer.config import InferenceConfig
+from sparkinfer.defaults import one_column
 from sparkinfer.engine.encode import OutputColumn
 from sparkinfer.engine.isolate import ERROR_TYPE
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
 from sparkinfer.planning import Functions, plan_partition
 from sparkinfer.schema import to_ddl
+from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
 from sparkinfer.spark.pandas_form import flags
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from sparkinfer.engine.contracts import Describable
-
+    from sparkinfer.engine.partition import PartitionPlan
 
 __all__ = ["Flavor", "PredictColumn", "predict_udf"]
 
@@ -48,8 +50,8 @@ ARROW_UDF_SINCE = (4, 1)
 def predict_udf(
     model: Describable,
     *,
-    inputs: InputsArgument,
-    returns: Any,
+    inputs: InputsArgument | None = None,
+    returns: Any = None,
     preprocess: Callable[..., Any] | None = None,
     preprocess_batch: Callable[..., Any] | None = None,
     postprocess: Callable[..., Any] | None = None,
@@ -64,10 +66,12 @@ def predict_udf(
     """Wrap a model as a column function.
 
     Args:
-        model: ``TorchModel``, ``TensorFlowModel`` or ``PythonModel``.
+        model: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel`` or ``PythonModel``.
         inputs: a column, a list of columns, or ``{model input: column}``; a column may be ``(column, TensorSpec)``. The call takes as many
-            columns as are named here, in this order; the names are those of messages, and what a call without arguments takes.
-        returns: the type of the column, such as ``"array<float>"`` or ``"struct<label:string,score:float>"``.
+            columns as are named here, in this order; the names are those of messages, and what a call without arguments takes. ``None``
+            takes the names and the order of the model's own inputs, where it has a signature.
+        returns: the type of the column, such as ``"array<float>"`` or ``"struct<label:string,score:float>"``. ``None`` takes what the
+            model's signature declares; several outputs become a struct.
         preprocess: takes one row's values, gives the model's input(s) for it.
         preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
         postprocess: takes what the model gave, as arrays ``(rows, *shape)``, gives the column, or a struct's fields.
@@ -88,24 +92,28 @@ def predict_udf(
     Raises:
         ConfigError, SchemaError, ModelLoadError: an argument or the model is wrong; no job was started.
     """
-    settings = InferenceConfig.build(config, overrides)
-    returned = parse_returns(returns)
     plan = plan_partition(
         model,
         inputs=inputs,
-        outputs=_without_error(returned, error_column) if on_error == "null" else (returned,),
+        outputs=declared_outputs(returns, on_error, error_column),
         keep=(),
         key=None,
         functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
         on_null=on_null,
         on_error=on_error,
         error_column=error_column,
-        config=settings,
+        config=InferenceConfig.build(config, overrides),
     )
-    session = active_or_local_session()
-    check_max_records(session, settings.max_records_per_batch, column_road=True)
-    call = register_call(plan, "udf", open_channel(session, wanted=settings.metrics), session)
-    task = PartitionTask(plan=plan, files=ship(plan.model, session), library=sparkinfer.__version__, call=call.id, channel=call.channel)
+    if returns is None:
+        plan = replace(plan, outputs=(one_column(plan.outputs),))
+    return column_for(active_or_local_session(), plan, flavor=flavor, deterministic=deterministic)
+
+
+def column_for(session: Any, plan: PartitionPlan, *, flavor: Flavor, deterministic: bool, called: str = "") -> PredictColumn:
+    """Bring the model to the session's workers, and make the column; ``called`` is its name in SQL."""
+    check_max_records(session, plan.config.max_records_per_batch, column_road=True)
+    call = register_call(plan, "udf", open_channel(session, wanted=plan.config.metrics), session)
+    task = PartitionTask(plan=plan, files=ship(plan.model, session), call=call.id, channel=call.channel, called=called)
     return PredictColumn(task, flavor=flavor, deterministic=deterministic)
 
 
@@ -124,6 +132,7 @@ class PredictColumn:
         arrow = _wants_arrow(flavor)
         self._task = task
         self._columns = task.plan.columns
+        self._returns = _returned(task.plan)
         self._flagged = not arrow
         self.udf = _make(task, arrow=arrow, deterministic=deterministic)
         # the plain form above can be registered for SQL; the flagged one below is what tells nulls from NaN through pandas
@@ -162,9 +171,25 @@ class PredictColumn:
 
     def __repr__(self) -> str:
         """Show what it takes and gives."""
-        given = self._task.plan.output_schema
-        returns = given.field(0).type if len(given) == 1 else pa.struct(list(given))
-        return f"PredictColumn({self._task.plan.model.label}, inputs={list(self._columns)}, returns={to_ddl(returns)})"
+        return f"PredictColumn({self._task.plan.model.label}, inputs={list(self._columns)}, returns={to_ddl(self._returns)})"
+
+    def _repr_html_(self) -> str:
+        """Show it at the end of a notebook's cell."""
+        plan = self._task.plan
+        told = {
+            "model": plan.model.label,
+            "columns": ", ".join(self._columns),
+            "returns": to_ddl(self._returns),
+            "batch size": plan.config.batch_size,
+            "nulls": plan.on_null,
+            "in SQL": self._task.called or None,
+        }
+        rows = (
+            f"<tr><th style='text-align: left'>{name}</th><td>{escape(str(value))}</td></tr>"
+            for name, value in told.items()
+            if value is not None
+        )
+        return f"<table>{''.join(rows)}</table>"
 
 
 def quoted(name: str) -> str:
@@ -183,30 +208,43 @@ def _wants_arrow(flavor: Flavor) -> bool:
     return flavor != "pandas" and there
 
 
+def _returned(plan: PartitionPlan) -> pa.DataType:
+    """Give the column's type: the one output's, or a struct of several."""
+    schema = plan.output_schema
+    return schema.field(0).type if len(schema) == 1 else pa.struct(list(schema))
+
+
 def _make(task: PartitionTask, *, arrow: bool, deterministic: bool) -> Any:
     plan = task.plan
-    given = plan.output_schema
-    result = to_spark(given.field(0).type) if len(given) == 1 else to_spark(pa.struct(list(given)))
+    result = to_spark(_returned(plan))
     several = len(plan.columns) > 1 or task.flagged
     if arrow:
-        made = F.arrow_udf(task.arrow_many if several else task.arrow_one, result)  # type: ignore[call-overload]
+        made = F.arrow_udf(travelling(task.arrow_many if several else task.arrow_one), result)  # type: ignore[call-overload]
     else:
-        made = F.pandas_udf(task.pandas_many if several else task.pandas_one, result)  # type: ignore[call-overload]
+        made = F.pandas_udf(travelling(task.pandas_many if several else task.pandas_one), result)  # type: ignore[call-overload]
     return made if deterministic else made.asNondeterministic()
 
 
-def _without_error(returned: OutputColumn, error_column: str) -> tuple[OutputColumn, ...]:
-    """Give the fields of a struct that are the model's: all but the last, which says why a row has none.
+def declared_outputs(returns: Any, on_error: str, error_column: str) -> tuple[OutputColumn, ...] | None:
+    """Read what ``returns`` says of the model's outputs; ``None`` leaves it to the model's own signature.
+
+    With ``on_error="null"`` they are the fields of the struct but for the last, which says why a row has none.
 
     Raises:
-        ConfigError: the last field is no error column.
+        ConfigError: there is no place for the reasons.
+        SchemaError: the type is wrong.
     """
+    if on_error != "null":
+        return None if returns is None else (parse_returns(returns),)
+    returned = parse_returns("string" if returns is None else returns)
     fields = [returned.type.field(i) for i in range(returned.type.num_fields)] if pa.types.is_struct(returned.type) else []
     if len(fields) < 2 or fields[-1].name != error_column or fields[-1].type != ERROR_TYPE:
-        told = to_ddl(returned.type)
-        inner = told[len("struct<") : -1] if fields else f"prediction:{told}"
+        told = "not given" if returns is None else repr(to_ddl(returned.type))
+        inner = (
+            to_ddl(returned.type)[len("struct<") : -1] if fields else f"prediction:{'...' if returns is None else to_ddl(returned.type)}"
+        )
         msg = (
-            f"on_error='null' needs a place for the reasons, but returns is {told!r}: make its last field the error column, "
+            f"on_error='null' needs a place for the reasons, but returns is {told}: make its last field the error column, "
             f"returns='struct<{inner},{error_column}:{to_ddl(ERROR_TYPE)}>', or use predict, which adds a column for them"
         )
         raise ConfigError(msg)

@@ -2,7 +2,7 @@
 
 Runs on: worker.
 
-Invariant: only this frozen dataclass and its bound methods cross to the workers, pickled by reference to this module; what they
+Invariant: only this frozen dataclass and its bound methods cross to the workers, as bytes that ``arrival.py`` opens there; what they
 yield has the rows, the order and the chunk borders of what they were given.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Tuple  # noqa: UP035 - Spark 3.5 reads the hint of a UDF and knows only typing's Tuple
 
@@ -18,14 +19,13 @@ import pandas as pd  # noqa: TC002 - Spark reads the hints of a UDF
 import pyarrow as pa
 from pyspark import TaskContext
 
-import sparkinfer
 from sparkinfer.engine.partition import PartitionPlan, run_partition
 from sparkinfer.engine.quality import Comparison
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
 from sparkinfer.engine.sampling import sampling
-from sparkinfer.errors import ModelLoadError
+from sparkinfer.exceptions import SchemaError
 from sparkinfer.metrics import PartitionMetrics
-from sparkinfer.spark.calls import LABEL_PROPERTY, RUN_PROPERTY
+from sparkinfer.spark.marks import Marks, read_marks
 from sparkinfer.spark.pandas_form import FLAGS, column_from_pandas, series_of
 from sparkinfer.spark.ship import ShippedFile, locate
 
@@ -42,21 +42,21 @@ class PartitionTask:
     Attributes:
         plan: what to do.
         files: where the model's files are.
-        library: the driver's version of this library.
         call: the id of the ``predict`` or ``predict_udf`` that this is the work of.
         channel: where the partition's record goes.
         names: the map road only: what the chunks' columns are really called. Spark's own ``mapInArrow`` resolves the columns of its
             frame by unquoted names (seen up to 4.3), so that a dot in a name would be read as a field's.
         flagged: the pandas road only: ``pandas_form.flags`` follow each column.
+        called: what SQL calls the function; empty where only Python calls it.
     """
 
     plan: PartitionPlan
     files: tuple[ShippedFile, ...]
-    library: str
     call: str
     channel: MetricsChannel
     names: tuple[str, ...] = ()
     flagged: bool = False
+    called: str = ""
 
     def map_arrow(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as a ``mapInArrow`` function: kept columns and outputs together."""
@@ -64,35 +64,31 @@ class PartitionTask:
 
     def arrow_one(self, chunks: Iterator[pa.Array]) -> Iterator[pa.Array]:
         """Run as an iterator Arrow UDF over one column."""
-        return self._column(self._batch([chunk]) for chunk in chunks)
+        return self._column(self._batch(self._given(chunk)) for chunk in chunks)
 
     def arrow_many(self, chunks: Iterator[Tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # noqa: UP006 - see the import
         """Run as an iterator Arrow UDF over several columns."""
-        return self._column(self._batch(list(chunk)) for chunk in chunks)
+        return self._column(self._batch(self._given(chunk)) for chunk in chunks)
 
     def pandas_one(self, chunks: Iterator[pd.Series]) -> Iterator[pd.Series]:
         """Run as an iterator pandas UDF over one column; Spark hands a struct over as a DataFrame."""
-        return self._series(self._batch(self._from_pandas((chunk,))) for chunk in chunks)
+        return self._series(self._batch(self._from_pandas(self._given(chunk))) for chunk in chunks)
 
     def pandas_many(self, chunks: Iterator[Tuple[pd.Series, ...]]) -> Iterator[pd.Series]:  # noqa: UP006 - see the import
         """Run as an iterator pandas UDF over several columns."""
-        return self._series(self._batch(self._from_pandas(chunk)) for chunk in chunks)
+        return self._series(self._batch(self._from_pandas(self._given(chunk))) for chunk in chunks)
 
     def _run(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if sparkinfer.__version__ != self.library:
-            msg = (
-                f"this worker has sparkinfer {sparkinfer.__version__}, the driver has {self.library}: install the same version on both, "
-                "and start the session again, since a living worker keeps the code that it imported"
-            )
-            raise ModelLoadError(msg)
         context = TaskContext.get()
         if context is None or not self.channel.measures:
             yield from self._score(chunks, context, NO_RECORDER)
             return
-        recorder = Recorder(comparison=self._comparison(context))
+        marks = read_marks(context)
+        self.channel.begin(self._record(context, marks, started_unix=time.time(), wall_seconds=0.0, rows=0))
+        recorder = Recorder(comparison=self._comparison(marks))
         with sampling(addresses=_cards_of(context)) as samples:
             yield from self._score(chunks, context, recorder)
-            record = self._record(recorder, context)  # here: the samplers' last look is none of the partition's time
+            record = self._record(context, marks, **recorder.figures())  # here: the samplers' last look is none of the partition's time
         self.channel.send(replace(record, series=samples.series, gauges=samples.gauges, remarks=samples.remarks))
 
     def _score(self, chunks: Iterator[pa.RecordBatch], context: TaskContext | None, recorder: NoRecorder) -> Iterator[pa.RecordBatch]:
@@ -105,24 +101,35 @@ class PartitionTask:
             recorder=recorder,
         )
 
-    def _comparison(self, context: TaskContext) -> Comparison | None:
+    def _comparison(self, marks: Marks) -> Comparison | None:
         """Compare with the run's label column where it is in the chunks: kept, on the map road."""
-        label = context.getLocalProperty(LABEL_PROPERTY)
-        return Comparison(label, self.plan.outputs) if label in self.plan.keep else None
+        label = marks.label
+        return Comparison(label, self.plan.outputs) if label is not None and label in self.plan.keep else None
 
-    def _record(self, recorder: Recorder, context: TaskContext) -> PartitionMetrics:
+    def _record(self, context: TaskContext, marks: Marks, **figures: Any) -> PartitionMetrics:
         return PartitionMetrics(
             call=self.call,
-            run=context.getLocalProperty(RUN_PROPERTY),
+            run=marks.run,
             execution=context.getLocalProperty("spark.sql.execution.id"),
             partition=context.partitionId(),
             task_attempt=context.taskAttemptId(),
             host=socket.gethostname(),
             pid=os.getpid(),
-            **recorder.figures(),
+            micro_batch=_micro_batch(context),
+            **figures,
         )
 
-    def _batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
+    def _given(self, chunk: Any) -> Sequence[Any]:
+        """Give the arguments of a UDF. Of a call in SQL nobody before has counted them: Spark hands over what is written there (up to 4.3)."""
+        given = chunk if isinstance(chunk, tuple) else (chunk,)
+        expected = self.plan.columns
+        if len(given) != len(expected) * (1 + FLAGS if self.flagged else 1):
+            columns = "1 column" if len(given) == 1 else f"{len(given)} columns"
+            msg = f"{self.called or 'the model'} was called with {columns}, expected {len(expected)}: {', '.join(expected)}"
+            raise SchemaError(msg)
+        return given
+
+    def _batch(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([_plain(column) for column in columns], names=list(self.plan.columns))
 
     def _column(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.Array]:
@@ -133,7 +140,7 @@ class PartitionTask:
         for scored in self._run(chunks):
             yield series_of(_only(scored))
 
-    def _from_pandas(self, given: tuple[Any, ...]) -> list[pa.Array]:
+    def _from_pandas(self, given: Sequence[Any]) -> list[pa.Array]:
         if not self.flagged:
             return [column_from_pandas(values, None, None, name) for values, name in zip(given, self.plan.columns, strict=True)]
         step = 1 + FLAGS
@@ -141,6 +148,12 @@ class PartitionTask:
         return [
             column_from_pandas(given[at], given[at + 1], given[at + 2], name) for at, name in zip(starts, self.plan.columns, strict=True)
         ]
+
+
+def _micro_batch(context: TaskContext) -> str | None:
+    """Name the micro-batch of a streaming query, in whose tasks Spark sets both properties, those of foreachBatch among them (seen on 4.3)."""
+    query = context.getLocalProperty("sql.streaming.queryId")
+    return f"{query}/{context.getLocalProperty('streaming.sql.batchId')}" if query is not None else None
 
 
 def _cards_of(context: TaskContext) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import sparkinfer as si
-from sparkinfer.errors import BadRowsError, ConfigError, PreprocessError
+from sparkinfer.exceptions import BadRowsError, ConfigError, PreprocessError
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 

@@ -13,7 +13,7 @@ import pytest
 from sparkinfer.backends.numpy import BACKEND
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.batch import Batch, Inputs
-from sparkinfer.errors import ConfigError, ModelLoadError
+from sparkinfer.exceptions import ConfigError, ModelLoadError
 from sparkinfer.models import PythonModel
 from sparkinfer.testing import EchoModel, Ledger
 

@@ -26,7 +26,7 @@ from sparkinfer.backends.tensorflow_feed import _pipeline, _Reader
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.batch import Batch, Failure, Fault, Fed, Inputs
 from sparkinfer.engine.prepare import Binding, Prepare
-from sparkinfer.errors import LoaderProcessError, PreprocessError, SchemaError
+from sparkinfer.exceptions import LoaderProcessError, PreprocessError, SchemaError
 from sparkinfer.pickling import dumps
 
 

@@ -27,7 +27,7 @@ from sparkinfer.backends.tensorflow import BACKEND, TensorFlowLoaded, keras_runn
 from sparkinfer.engine.batch import Fault, Inputs
 from sparkinfer.engine.contracts import ModelPlan, TensorInfo
 from sparkinfer.engine.signature import check_inputs
-from sparkinfer.errors import ConfigError, ModelLoadError, OutputError, SchemaError, SparkInferWarning
+from sparkinfer.exceptions import ConfigError, ModelLoadError, OutputError, SchemaError, SparkInferWarning
 from sparkinfer.models import TensorFlowModel
 from sparkinfer.pickling import loads
 

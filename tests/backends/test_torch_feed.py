@@ -27,7 +27,7 @@ from sparkinfer.backends.torch_feed import close_loaders
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine import lifeline
 from sparkinfer.engine.batch import Batch, Failure, Fed, Inputs
-from sparkinfer.errors import LoaderProcessError, PreprocessError, SparkInferWarning
+from sparkinfer.exceptions import LoaderProcessError, PreprocessError, SparkInferWarning
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNK = pa.RecordBatch.from_pydict({"x": np.arange(4_000)})

@@ -22,7 +22,7 @@ from sparkinfer.backends.torch import BACKEND
 from sparkinfer.backends.torch_pt2 import hidden_code
 from sparkinfer.backends.torch_values import to_arrays, to_tensor
 from sparkinfer.engine.batch import Fault, Inputs
-from sparkinfer.errors import ConfigError, ModelLoadError, OutputError, PredictError, SchemaError
+from sparkinfer.exceptions import ConfigError, ModelLoadError, OutputError, PredictError, SchemaError
 from sparkinfer.models import TorchModel
 
 X = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)

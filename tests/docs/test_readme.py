@@ -15,15 +15,16 @@ import pytest
 
 import sparkinfer as si
 from sparkinfer.arguments import parse_inputs
+from tests.docs.kit import broken_links, fenced
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    """The README's fenced blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    """A page's fenced blocks of one language."""
+    return fenced(text, language)
 
 
 def complete_programs() -> list[str]:
@@ -74,7 +75,7 @@ def test_every_model_line_makes_a_model(line: str) -> None:
     """Making one reads nothing, so the paths may be made up."""
     torch = pytest.importorskip("torch")
     made = eval(line, {"si": si, "net": torch.nn.Linear(3, 2), "make_net": lambda: torch.nn.Linear(3, 2), "load": load})  # noqa: S307
-    assert isinstance(made, (si.TorchModel, si.TensorFlowModel, si.PythonModel))
+    assert isinstance(made, (si.TorchModel, si.TensorFlowModel, si.MlflowModel, si.PythonModel))
 
 
 def inputs_told() -> list[str]:
@@ -100,7 +101,7 @@ def test_every_keyword_that_is_shown_exists() -> None:
     assert len(shown) > 10
     assert {name for name in shown if name not in known and name != "mask"} == set()
     public_names = {name for text in [*code, *blocks("python")] for name in re.findall(r"\bsi\.(\w+)", text)}
-    assert public_names <= set(si.__all__)
+    assert {name for name in public_names if not hasattr(si, name)} == set()
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"^make (\w+)", "\n".join(blocks("bash")), flags=re.MULTILINE))))
@@ -120,13 +121,12 @@ def test_make_demo_hands_the_folder_of_photos_on() -> None:
 @pytest.mark.parametrize("text", [README, ARCHITECTURE], ids=["README.md", "ARCHITECTURE.md"])
 def test_every_link_leads_somewhere(text: str) -> None:
     """The relative ones, to files of the repository."""
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert broken_links(text, ROOT) == []
 
 
 def test_every_module_that_the_architecture_names_exists() -> None:
     """A renamed file takes its line along."""
     named = set(re.findall(r"`((?:\w+/)?\w+\.py)`", ARCHITECTURE))
     assert len(named) > 8
-    homes = [ROOT / "sparkinfer", ROOT / "sparkinfer" / "engine", ROOT / "sparkinfer" / "spark", ROOT / "sparkinfer" / "backends"]
+    homes = [ROOT / "sparkinfer", *(ROOT / "sparkinfer" / folder for folder in ("engine", "spark", "backends", "cli"))]
     assert sorted(name for name in named if not any((home / name).exists() for home in homes)) == []

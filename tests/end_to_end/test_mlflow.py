@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkinfer.errors import SparkInferWarning
+from sparkinfer.exceptions import SparkInferWarning
 from sparkinfer.metrics import CONSUMER_STAGES, Execution, Histogram, PartitionMetrics, RunMetrics, Series
 from sparkinfer.reporting.mlflow import MlflowSink
 

@@ -1,24 +1,35 @@
 """What test_connect.py runs in a process of its own: one process cannot hold a classic session and a Connect session.
 
-It starts a local Connect server, scores through it, and prints what came of each step as one line of JSON.
+It starts a local Connect server whose workers lack the library, sends it there, scores through it, and prints what came of each step
+as one line of JSON.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import sys
+import time
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-import torch
-from pyspark.sql import SparkSession
-from pyspark.sql.connect.session import SparkSession as ConnectSession
+ROOT, FOLDER, *CODE = sys.argv[1:]
+sys.path.insert(0, ROOT)  # and not PYTHONPATH, which the workers would inherit
 
-import sparkinfer as si
+import mlflow  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+import torch  # noqa: E402
+from pyspark.ml import Pipeline, PipelineModel  # noqa: E402
+from pyspark.ml.feature import VectorAssembler  # noqa: E402
+from pyspark.sql import SparkSession  # noqa: E402
+from pyspark.sql.connect.session import SparkSession as ConnectSession  # noqa: E402
+
+import sparkinfer as si  # noqa: E402
 
 FORBIDDEN = ("sparkContext", "_jvm", "_jsc", "_sc")
 ROWS = 23
@@ -50,6 +61,13 @@ class Steps:
     def _equal(self, scored: Any, expected: np.ndarray) -> bool:
         rows = sorted(scored.collect())
         return [row.id for row in rows] == list(range(ROWS)) and bool(np.allclose([row.y for row in rows], expected, atol=1e-4))
+
+    def no_library(self) -> str:
+        return self._error(lambda: self._predict(si.PythonModel(lambda: lambda x: x)).collect())
+
+    def ship_library(self) -> list[Any]:
+        told = [si.ship_library(self.spark), si.ship_library(self.spark)]
+        return [told[0].name, [one.already_there for one in told], [name for name in self.sent if name == told[0].name]]
 
     def map_road(self) -> bool:
         return self._score(si.TorchModel(self.net), self.expected, road="map")
@@ -109,14 +127,151 @@ class Steps:
             answers.append(self._equal(scored, expected))
         return answers
 
+    def python_model_of_several_columns(self) -> list[Any]:
+        def load() -> Any:
+            return lambda number, text: {"shout": np.array([word.upper() for word in text], dtype=object), "twice": number * 2}
+
+        df = self.df.selectExpr("id", "concat('row', id) as text")
+        scored = [
+            si.predict(df, si.PythonModel(load), inputs=inputs, outputs="shout string, twice long", keep=[], road="column", batch_size=4)
+            for inputs in (["id", "text"], {"number": "id", "text": "text"})
+        ]
+        return [max([row.twice, row.shout] for row in one.collect()) for one in scored]
+
+    def functions_and_struct(self) -> list[Any]:
+        def centred(x: Any) -> Any:
+            return x - np.float32(1)
+
+        def postprocess(y: Any) -> Any:
+            return {"label": np.where(y[:, 0] > 20, "high", "low"), "score": y[:, 0]}
+
+        tag = si.predict_udf(
+            si.PythonModel(lambda: lambda x: x),
+            inputs="x",
+            returns="struct<label:string,score:double>",
+            preprocess=centred,
+            postprocess=postprocess,
+        )
+        rows = sorted(self.df.select("id", tag("x").alias("pred")).select("id", "pred.*").collect())
+        return [list(rows[21]), list(rows[22])]
+
+    def tensor_spec(self) -> list[Any]:
+        shape = si.PythonModel(lambda: lambda x: np.full(len(x), str((x.dtype.name, *x.shape[1:])), dtype=object))
+        scored = si.predict(self.df, shape, inputs=("x", si.TensorSpec("float64", (3, 1))), outputs="seen string", keep=[])
+        return sorted({row.seen for row in scored.collect()})
+
+    def nulls(self) -> list[Any]:
+        df = self.df.selectExpr("id", "if(id = 3, null, cast(id as double)) as v").coalesce(1)
+        seen = si.PythonModel(lambda: lambda v: np.where(np.isnan(v), -1.0, v + 0.5))
+        answers: list[Any] = []
+        for policy in ("null", "pass"):
+            rows = si.predict(df, seen, inputs="v", outputs="y double", keep=["id"], on_null=policy).where("id in (2, 3)").collect()
+            answers.append([row.y for row in sorted(rows)])
+        return [*answers, self._error(lambda: si.predict(df, seen, inputs="v", outputs="y double").collect())]
+
+    def sql(self) -> list[Any]:
+        tag = si.predict_udf(si.PythonModel(lambda: lambda v: v * 10), inputs="v", returns="long")
+        self.spark.udf.register("tag", tag)
+        self.df.createOrReplaceTempView("numbers")
+        return sorted(row.y for row in self.spark.sql("SELECT tag(id) AS y FROM numbers WHERE id < 3").collect())
+
+    def streaming(self) -> list[Any]:
+        """A stream does not get the session's Python files (seen in 4.3); installed on the workers, the library scores it."""
+        self.df.write.parquet(str(self.folder / "stream"))
+        without = self._error(lambda: self._stream("without"))
+        (self.folder / "installed" / "sparkinfer").symlink_to(Path(ROOT) / "sparkinfer")
+        return [without, self._equal(self._stream("with"), self.x)]
+
+    def _stream(self, name: str) -> Any:
+        stream = self.spark.readStream.schema(self.df.schema).parquet(str(self.folder / "stream"))
+        scored = si.predict(stream, si.PythonModel(lambda: lambda x: x), inputs="x", outputs="y array<float>", keep=["id"])
+        target, checkpoint = str(self.folder / name), str(self.folder / f"{name}-checkpoint")
+        query = scored.writeStream.trigger(availableNow=True).option("checkpointLocation", checkpoint).start(target, format="parquet")
+        query.awaitTermination(120)
+        return self.spark.read.parquet(target)
+
+    def measured_run(self) -> dict[str, Any]:
+        """1,000 rows in four partitions: a show, then a write, under MLflow, before somebody who looks at a terminal."""
+        self.spark.conf.set("spark.connect.progress.reportInterval", "100ms")  # two seconds if not said
+
+        def slow() -> Any:
+            def predict(truth: Any) -> Any:
+                time.sleep(0.4)
+                return np.where(truth % 10 == 0, 1 - truth % 2, truth % 2)
+
+            return predict
+
+        df = self.spark.range(0, 1000, 1, 4).selectExpr("id", "id % 2 as truth", "id as v")
+        scored = si.predict(df, si.PythonModel(slow), inputs="v", outputs="parity long", keep=["truth"], road="map", batch_size=125)
+        with _terminal() as terminal, si.inference_run("over Connect", label="truth") as run:
+            handlers = list(self.spark._client._progress_handlers)
+            handlers[0](stages=[None], inflight_tasks=None, operation_id=None, done=False)  # must not raise into the user's action
+            scored.show(2)
+            scored.write.parquet(str(self.folder / "measured"))
+            scored.select("parity").where("parity > 5").collect()
+        logged = mlflow.MlflowClient().get_run(run.mlflow_run_id)
+        lines = [line.strip() for line in re.split("[\r\n]+", terminal.getvalue()) if "partitions" in line]
+        return {
+            "rows": run.summary["inference/rows_total"],
+            "partitions": [len(run.partitions), sorted(run.partitions["partition"])],
+            "actions": [[action.rows, action.partitions, action.complete] for action in run.actions],
+            "remarks": list(run.remarks),
+            "accuracy": run.summary.get("quality/accuracy"),
+            "logged": [logged.info.status, logged.data.metrics["inference/rows_total"], logged.data.metrics["inference/partitions_total"]],
+            "artifacts": [one.path for one in mlflow.MlflowClient().list_artifacts(run.mlflow_run_id, "sparkinfer")],
+            "lines": lines,
+            "handlers": [len(handlers), len(self.spark._client._progress_handlers)],
+            "tags": sorted(self.spark.getTags()),
+            "written": self.spark.read.parquet(str(self.folder / "measured")).count(),
+        }
+
+    def runs_in_runs(self) -> dict[str, Any]:
+        """The inner run's action is the inner run's alone, and the outer one's tags are back after it; the user's own tag stays."""
+
+        def slow() -> Any:
+            return lambda number: (time.sleep(0.1), np.array([f"{one:0>300}" for one in number], dtype=object))[1]
+
+        scored = self._predict(si.PythonModel(lambda: lambda x: x))
+        long = si.predict(self.spark.range(0, 10_000, 1, 1), si.PythonModel(slow), inputs="id", outputs="text string", batch_size=500)
+        self.spark.addTag("mine")
+        with _terminal(looked_at=False) as output, si.inference_run("outer", max_records_per_batch=500) as outer:
+            before = set(self.spark.getTags())
+            with si.inference_run("inner") as inner:
+                inside = set(self.spark.getTags())
+                scored.collect()
+            restored = set(self.spark.getTags())
+            stopped = len(long.limit(3).collect())
+            scored.collect()
+        after = set(self.spark.getTags())
+        self.spark.removeTag("mine")
+        return {
+            "rows": [run.summary.get("inference/rows_total") for run in (outer, inner)],
+            "actions": [[[action.rows, action.complete] for action in run.actions] for run in (outer, inner)],
+            "stopped": stopped,
+            "tags": [restored == before, sorted(before & inside), sorted(after)],
+            "remarks": list(outer.remarks),
+            "shown": [line for line in output.getvalue().splitlines() if "partitions" in line],
+        }
+
+    def documented(self) -> list[Any]:
+        """The examples of docs/connect.md."""
+        names = {"spark": self.spark, "photos": self.df, "model": si.TorchModel(self.net), "si": si}
+        for program in CODE:
+            exec(program, names)  # noqa: S102 - it is what the page shows
+        return [len(CODE), names["run"].summary["inference/rows_total"]]
+
     def error_names_the_place(self) -> str:
         def bad(x: Any) -> Any:
             if x[0] == 17:
                 raise ValueError("bad 17")
             return x
 
+        scored = si.predict(self.df.coalesce(1), si.TorchModel(self.net), inputs="x", outputs="y array<float>", preprocess=bad)
+        return self._error(scored.collect)
+
+    def _error(self, act: Any) -> str:
         try:
-            si.predict(self.df.coalesce(1), si.TorchModel(self.net), inputs="x", outputs="y array<float>", preprocess=bad).collect()
+            act()
         except Exception as error:  # noqa: BLE001 - the test looks at its words
             return str(error)
         return ""
@@ -124,11 +279,59 @@ class Steps:
     def transport_setting(self) -> list[Any]:
         key = "spark.sql.execution.arrow.maxRecordsPerBatch"
         before = self.spark.conf.get(key)
-        with si.inference_run(max_records_per_batch=7):
+        with si.inference_run(max_records_per_batch=7, metrics=False):
             inside = self.spark.conf.get(key)
             sizes = si.PythonModel(lambda: lambda x: np.full(len(x), len(x)))
             seen = {row.n for row in si.predict(self.df.coalesce(1), sizes, inputs="x", outputs="n int", batch_size=64).collect()}
         return [inside, self.spark.conf.get(key) == before, sorted(seen)]
+
+    def sql_function(self) -> list[Any]:
+        si.register(self.spark, "doubled", si.PythonModel(lambda: lambda x: 2 * x), returns="bigint")
+        answers = [row[0] for row in self.spark.sql("SELECT doubled(id) FROM range(3)").collect()]
+        try:
+            self.spark.sql("SELECT doubled(id, id) FROM range(3)").collect()
+        except Exception as error:  # noqa: BLE001 - the test looks at its words
+            return [answers, "doubled() was called with 2 columns, expected 1: input" in str(error)]
+        return [answers, False]
+
+    def pipeline_stage(self) -> list[Any]:
+        features = VectorAssembler(inputCols=["id"], outputCol="features")
+        predictor = si.ml.Predictor(
+            si.PythonModel(lambda: lambda x: x.sum(axis=1)), inputs="features", outputs="y double", keep=["id"], batchSize=5
+        )
+        fitted = Pipeline(stages=[features, predictor]).fit(self.df)
+        fitted.write().overwrite().save(str(self.folder / "pipeline"))
+        with si.ml.trusted_pickles():
+            loaded = PipelineModel.load(str(self.folder / "pipeline"))
+        expected = np.arange(ROWS, dtype=float)
+        return [self._equal(made.transform(self.df), expected) for made in (fitted, loaded)]
+
+    def second_execution(self) -> list[str]:
+        with si.inference_run(progress=False) as run:
+            scored = self._predict(si.PythonModel(lambda: lambda x: x))
+            scored.collect()
+            scored.collect()
+        return list(run.remarks)
+
+
+class _Terminal(io.StringIO):
+    """What was written to a terminal, or to a file where nobody looks."""
+
+    def __init__(self, *, looked_at: bool) -> None:
+        super().__init__()
+        self._looked_at = looked_at
+
+    def isatty(self) -> bool:
+        return self._looked_at
+
+
+@contextmanager
+def _terminal(*, looked_at: bool = True) -> Any:
+    before, sys.stderr = sys.stderr, _Terminal(looked_at=looked_at)
+    try:
+        yield sys.stderr
+    finally:
+        sys.stderr = before
 
 
 def _net() -> Any:
@@ -170,4 +373,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    main(Path(sys.argv[1]))
+    main(Path(FOLDER))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 ROADS = ("map", "column")
 FLAVORS = ("arrow", "pandas") if SPARK_VERSION >= ARROW_UDF_SINCE else ("pandas",)
+PANDAS_WAYS = ("udf-pandas",) if "arrow" in FLAVORS else ("column", "udf-pandas")  # those on which rows go through pandas
 WAYS = (*ROADS, "udf-pandas")  # the column road is the Arrow UDF where Spark has it; test_predict_udf.py takes both flavors
 
 
@@ -60,6 +63,40 @@ def told(*arrays: np.ndarray, **named: np.ndarray) -> list[str]:
         array = next(iter(every.values()))
         return [one(array, row) for row in range(rows)]
     return [" ".join(f"{name}:{one(array, row)}" for name, array in every.items()) for row in range(rows)]
+
+
+def ours(told: pytest.WarningsRecorder) -> list[warnings.WarningMessage]:
+    """Leave out what pyspark 3.5 says of itself: it compares versions by distutils."""
+    return [warning for warning in told if issubclass(warning.category, si.SparkInferWarning)]
+
+
+def hide_context(patched: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    """Make the real session refuse its context, its JVM and its settings, as shared and serverless clusters do; pyspark itself has them."""
+
+    def refuse(name: str) -> None:
+        if not sys._getframe(2).f_globals["__name__"].startswith(("pyspark.", "py4j.")):
+            msg = f"[JVM_ATTRIBUTE_NOT_SUPPORTED] {name} is not supported on this cluster"
+            raise AttributeError(msg)
+
+    def hidden(name: str, held: str) -> property:
+        def read(session: Any) -> Any:
+            refuse(name)
+            return session.__dict__[held]
+
+        def write(session: Any, value: Any) -> None:
+            session.__dict__[held] = value
+
+        return property(read, write)
+
+    for name, held in (("sparkContext", "_sc"), ("_jvm", "_jvm"), ("_jsc", "_jsc")):
+        patched.setattr(type(spark), name, hidden(name, held), raising=False)
+    real = type(spark.conf).get
+
+    def get(conf: Any, key: str, *rest: Any) -> Any:
+        refuse("conf.get")
+        return real(conf, key, *rest)
+
+    patched.setattr(type(spark.conf), "get", get)
 
 
 def jobs_started(spark: SparkSession) -> int:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import sparkinfer as si
-from sparkinfer.errors import ConfigError, SchemaError
-from sparkinfer.spark.bad_rows import errors
+from sparkinfer.exceptions import ConfigError, SchemaError
 from tests.spark.kit import FLAVORS, ROADS, frame, model
 
 ERROR = "struct<stage:string,type:string,message:string>"
@@ -88,12 +87,12 @@ def test_the_bad_rows_are_listed(spark, tmp_path) -> None:
     )
     scored.write.parquet(str(tmp_path / "scored"))
     written = spark.read.parquet(str(tmp_path / "scored"))
-    found = sorted(errors(written, "why").select("w", "why.stage").collect())
+    found = sorted(si.errors(written, "why").select("w", "why.stage").collect())
     assert [tuple(row) for row in found] == [("13", "predict"), ("seven", "preprocess"), ("two", "preprocess")]
     with pytest.raises(SchemaError, match=r"the error column 'error' is nothing, expected struct<.*on_error='null'"):
-        errors(written)
+        si.errors(written)
     with pytest.raises(SchemaError, match=r"the error column 'w' is string, expected struct<"):
-        errors(written, "w")
+        si.errors(written, "w")
 
 
 def test_too_many_bad_rows_end_the_job(spark) -> None:

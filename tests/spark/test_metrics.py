@@ -9,6 +9,8 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import numpy as np
 import pytest
 
 import sparkinfer as si
+from sparkinfer.spark import session as session_module
+from tests.spark.kit import hide_context, ours
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -278,6 +282,7 @@ def test_a_task_that_fails_after_its_output_is_counted_once():
     assert any("2 attempts at tasks failed after" in remark for remark in told["remarks"])
 
 
+@pytest.mark.spark(since=(4, 3), why="spark.testing.injectShuffleFetchFailures")
 def test_a_fetch_failure_that_runs_a_task_again_is_counted_once():
     """Spark's own injected fetch failure re-runs finished map tasks: 1,000 rows and 4 partitions all the same."""
     told = in_a_session_of_its_own(
@@ -299,6 +304,7 @@ def test_a_fetch_failure_that_runs_a_task_again_is_counted_once():
     assert told["dropped"] >= 1  # the failure was really injected
 
 
+@pytest.mark.spark(since=(4, 1), why="workers' logs, in which figures come back over Connect")
 def test_over_connect_the_figures_come_back_too():
     """On a Connect server, by both roads: a show is listed as incomplete, the write has its 1,000 rows in 4 partitions."""
     told = in_a_session_of_its_own(
@@ -369,24 +375,43 @@ def test_a_run_logs_its_rows_partitions_and_report_to_mlflow(spark, tmp_path, mo
 
 
 def test_a_session_that_hides_its_context_still_scores(spark, monkeypatch):
-    """sparkContext, _jvm, _jsc and conf.get raise while the model is wrapped: it is usable all the same, and one warning says what is off (C49)."""
-
-    def hidden(*_: Any) -> Any:
-        msg = "[JVM_ATTRIBUTE_NOT_SUPPORTED] not on this cluster"
-        raise AttributeError(msg)
-
-    for name in ("sparkContext", "_jvm", "_jsc"):
-        monkeypatch.setattr(type(spark), name, property(hidden), raising=False)
-    monkeypatch.setattr(type(spark.conf), "get", hidden)
-    with pytest.warns(si.SparkInferWarning, match="does not give its SparkContext"):
+    """C49: sparkContext, _jvm, _jsc and conf.get raise for all but pyspark: both roads, a UDF and preview are whole, one warning says what is off."""
+    asked: dict[str, Any] = {"inputs": "id", "outputs": "y bigint", "max_records_per_batch": 7}
+    monkeypatch.setattr(session_module, "_remarked", set())
+    hide_context(monkeypatch, spark)
+    df = spark.range(20)
+    with pytest.raises(AttributeError, match="not supported on this cluster"):
+        _ = spark.sparkContext
+    with si.inference_run(progress=True) as run, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         tag = si.predict_udf(si.PythonModel(load_double), inputs="id", returns="bigint")
-    with si.inference_run() as run:
-        pass
-    monkeypatch.undo()  # pyspark's own classic columns need what was hidden
-    with si.inference_run() as measured:
-        assert {row.id: row.y for row in spark.range(20).withColumn("y", tag("id")).collect()} == {i: 2 * i for i in range(20)}
+        scored = [si.predict(df, si.PythonModel(load_double), road=road, **asked) for road in ("map", "column")]
+        for one in (*scored, df.withColumn("y", tag("id"))):
+            assert {row.id: row.y for row in one.collect()} == {i: 2 * i for i in range(20)}
+        assert len(si.preview(df, si.PythonModel(load_double), 3, **asked)) == 3
+    said = [str(warning.message) for warning in ours(told)]
+    assert sum("does not give its SparkContext" in text for text in said) == 1
+    assert sum("does not let its settings be read" in text for text in said) == 1
     assert run.summary["inference/rows_total"] == 0
-    assert measured.summary["inference/rows_total"] == 0
+    assert any("not measured" in remark for remark in run.metrics.remarks)
+
+
+def test_a_session_that_hides_its_context_sends_no_files_and_says_so(spark, monkeypatch, tmp_path):
+    """C49: a model's file has no way to the workers there: the error names what is off and the ways that work, and those do."""
+    torch = pytest.importorskip("torch")
+    torch.save(torch.nn.Linear(1, 1, bias=False).state_dict(), tmp_path / "net.pt")
+    asked: dict[str, Any] = {"inputs": ("x", si.TensorSpec("float32", (1,))), "outputs": "y array<float>"}
+
+    def model(ship: str) -> si.TorchModel:
+        return si.TorchModel(partial(torch.nn.Linear, 1, 1, bias=False), weights=tmp_path / "net.pt", ship=ship)
+
+    hide_context(monkeypatch, spark)
+    df = spark.range(3).selectExpr("id", "array(cast(id as float)) as x")
+    for ship in ("auto", "files"):
+        with pytest.raises(si.ModelLoadError, match=r"does not give its SparkContext .*net\.pt cannot be sent.*ship='path'.*ship='value'"):
+            si.predict(df, model(ship), metrics=False, **asked)
+    for ship in ("path", "value"):
+        assert len(si.predict(df, model(ship), metrics=False, **asked).collect()) == 3
 
 
 def test_workers_import_no_mlflow_and_leave_no_files(spark):

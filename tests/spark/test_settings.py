@@ -17,7 +17,7 @@ import pytest
 import sparkinfer as si
 from sparkinfer.spark import session as session_module
 from sparkinfer.testing import EchoModel
-from tests.spark.kit import FLAVORS, ROADS, model
+from tests.spark.kit import FLAVORS, ROADS, model, ours
 
 MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 COLUMNAR = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
@@ -60,7 +60,7 @@ def test_a_value_that_is_not_in_force_is_told_once_and_the_session_stays_as_it_i
         ) as told:
             for _ in range(3):
                 scored = si.predict(df, model(lambda x: x), inputs="x", outputs="y double", road=road, max_records_per_batch=20_000)
-        assert len(told) == 1
+        assert len(ours(told)) == 1
         assert spark.conf.get(MAX_RECORDS) == "10000"
         assert len(scored.collect()) == 100
         assert spark.conf.get(MAX_RECORDS) == "10000"
@@ -72,11 +72,11 @@ def test_the_remark_points_at_the_users_line(spark) -> None:
     """A warning that names a file of the library helps nobody."""
     with pytest.warns(si.SparkInferWarning) as told:
         si.predict(narrow(spark), model(lambda x: x), inputs="x", outputs="y double", road="map", max_records_per_batch=7)
-    assert told[0].filename == __file__
+    assert ours(told)[0].filename == __file__
     session_module._remarked.clear()
     with pytest.warns(si.SparkInferWarning) as told:
         si.predict_udf(model(lambda x: x), inputs="x", returns="double", max_records_per_batch=7)
-    assert {warning.filename for warning in told} == {__file__}
+    assert {warning.filename for warning in ours(told)} == {__file__}
 
 
 def test_nothing_is_said_when_the_value_asked_for_is_in_force(spark) -> None:
@@ -207,7 +207,7 @@ def test_a_run_in_a_session_that_lets_nothing_be_changed_warns_and_goes_on(spark
         refuse_settings(patched, spark, *refused)
         with si.inference_run(max_records_per_batch=7):
             scored = narrow(spark, 3)
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in ours(told)] == [__file__]
     assert scored.count() == 3
     assert spark.conf.get(MAX_RECORDS) == "10000"
     with si.inference_run(max_records_per_batch=9):  # nothing is held by the run before
@@ -222,6 +222,7 @@ def parquet(spark, tmp_path_factory) -> str:
     return path
 
 
+@pytest.mark.spark(since=(4, 2), why="a UDF right on a columnar scan gets the scan's batches from then on")
 @pytest.mark.parametrize("flavor", ["road", *FLAVORS])
 def test_on_a_columnar_scan_the_batch_size_holds_and_the_setting_that_helps_is_told_once(spark, parquet, flavor, ledger) -> None:
     """Trap A (Spark 4.2 on): the scan's own batches come whatever was asked for; the model sees batch_size, and a remark says so."""
@@ -235,7 +236,7 @@ def test_on_a_columnar_scan_the_batch_size_holds_and_the_setting_that_helps_is_t
             else:
                 tag = si.predict_udf(echo, inputs="x", returns="double", flavor=flavor, batch_size=300, max_records_per_batch=1000)
                 scored = df.withColumn("y", tag("x"))
-        assert len(told) == 1
+        assert len(ours(told)) == 1
         assert scored.filter("y = id").count() == 6_000
     assert ledger.rows("predict") == [300] * 20
 
@@ -307,6 +308,7 @@ spark.stop()
 """
 
 
+@pytest.mark.spark(since=(4, 3), why="there is no Arrow-backed cache before")
 def test_an_arrow_backed_cache_meets_no_batch_that_is_cut_otherwise(tmp_path) -> None:
     """Traps B and C: on an Arrow-backed cache the map road is whole, and the column road does what Spark's own identity UDF does there."""
     script = tmp_path / "arrow_cache.py"  # the serializer is a static setting: it needs a session of its own

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.ml.linalg import Matrices, MatrixUDT, Vectors, VectorUDT
+from pyspark.mllib.linalg import Vectors as OldVectors
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import Row
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import ArrayType, DoubleType, LongType, StructField, StructType, UserDefinedType
 
 import sparkinfer as si
-from tests.spark.kit import FLAVORS, ROADS, WAYS, echo, frame, model, score, told
+from tests.spark.kit import FLAVORS, PANDAS_WAYS, ROADS, WAYS, echo, frame, jobs_started, model, score, told
 
 NOON = datetime(2024, 2, 29, 12, 0, 1, 250_000, tzinfo=timezone.utc)
 
@@ -271,6 +273,64 @@ def test_ml_vectors_arrive_as_arrays_sparse_ones_made_dense(spark, way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_vectors_of_the_older_mllib_arrive_too(spark, way) -> None:
+    """C12: tables written long ago hold pyspark.mllib's vectors, which lie in Arrow as pyspark.ml's do."""
+    schema = StructType([StructField("id", LongType()), StructField("x", OldVectorUDT())])
+    df = spark.createDataFrame([(0, OldVectors.dense(1, 2, 3)), (1, None), (2, OldVectors.sparse(3, {0: 2.0}))], schema).coalesce(1)
+    assert score(df, model(row_sum), way, inputs="x", returns="double", on_null="null") == [6.0, None, 2.0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_vectors_inside_structs_and_arrays_arrive_too(spark, way) -> None:
+    """C12: at any depth, sparse ones made dense."""
+    inner = StructType([StructField("v", VectorUDT()), StructField("d", DoubleType())])
+    schema = StructType([StructField("id", LongType()), StructField("s", inner), StructField("a", ArrayType(VectorUDT()))])
+    sparse = Vectors.sparse(2, {1: 3.0})
+    df = spark.createDataFrame([(0, (Vectors.dense(1, 2), 1.0), [sparse]), (1, (sparse, 2.0), [Vectors.dense(4, 5)])], schema).coalesce(1)
+    assert score(df, model(lambda v, d: v.sum(axis=1) * d), way, inputs="s", returns="double") == [3.0, 6.0]
+    assert score(df, model(echo), way, inputs="a", returns="array<array<double>>") == [[[0.0, 3.0]], [[4.0, 5.0]]]
+
+
+class Point:
+    """A user's own class, in a column."""
+
+    def __init__(self, x: float) -> None:
+        self.x = x
+
+
+class PointUDT(UserDefinedType):
+    """How Spark keeps it."""
+
+    @classmethod
+    def sqlType(cls) -> StructType:  # noqa: N802 - Spark's own name
+        return StructType([StructField("x", DoubleType())])
+
+    @classmethod
+    def module(cls) -> str:
+        return __name__
+
+    def serialize(self, obj: Point) -> tuple[float]:
+        return (obj.x,)
+
+
+Point.__UDT__ = PointUDT()  # by which Spark knows what a Point is
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value", "told_type"),
+    [(MatrixUDT(), Matrices.dense(1, 2, [1.0, 2.0]), r"matrix \(MatrixUDT\)"), (PointUDT(), Point(1.0), r"udt \(PointUDT\)")],
+    ids=["matrix", "a user's own"],
+)
+def test_another_user_defined_type_is_refused_on_the_driver(spark, data_type, value, told_type) -> None:
+    """C12: the message has the column and the type's own name; no job starts."""
+    df = spark.createDataFrame([(0, value)], StructType([StructField("id", LongType()), StructField("odd", data_type)]))
+    before = jobs_started(spark)
+    with pytest.raises(si.SchemaError, match=rf"the column 'odd' has the type {told_type}, which no model input can be made of"):
+        si.predict(df, model(echo), inputs="odd", outputs="pred double", keep=["id"])
+    assert jobs_started(spark) == before
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_null_vector_follows_the_null_policy(spark, way) -> None:
     """C12: null policy 'null' gives a null prediction for that row only, the default an error with the row."""
     df = vectors(spark, Vectors.dense(1, 2, 3), None, Vectors.sparse(3, {0: 2.0}))
@@ -297,12 +357,14 @@ def test_vectors_of_unequal_size_are_an_error_with_both_sizes(spark, way) -> Non
 @pytest.mark.parametrize(
     ("expression", "told_type"),
     [
-        ("make_interval(0, 1)", "interval"),
+        pytest.param(
+            "make_interval(0, 1)", "interval", marks=pytest.mark.spark(since=(4, 0), why="Python knows no calendar interval before")
+        ),
         ("map('a', 1)", "map<string,int>"),
         ("interval '1' day", "interval day"),
         ("array(named_struct('a', 1))", "struct<a"),
         ("null", "void"),
-        ("parse_json('1')", "variant"),
+        pytest.param("parse_json('1')", "variant", marks=pytest.mark.spark(since=(4, 0), why="there is no variant before")),
     ],
 )
 def test_a_type_that_no_model_takes_is_refused_on_the_driver(spark, expression, told_type) -> None:
@@ -310,6 +372,17 @@ def test_a_type_that_no_model_takes_is_refused_on_the_driver(spark, expression, 
     df = spark.range(2).selectExpr("id", f"{expression} as odd")
     with pytest.raises(si.SchemaError, match=rf"'odd'.*{told_type}"):
         si.predict(df, model(echo), inputs="odd", outputs="pred double", keep=["id"])
+
+
+@pytest.mark.spark(before=(4, 0), why="Python knows calendar intervals from then on")
+@pytest.mark.parametrize("inputs", ["id", "odd"])
+def test_a_frame_whose_columns_python_cannot_name_is_refused_on_the_driver(spark, inputs) -> None:
+    """pyspark itself raises for df.columns then: the message says which type it is, and what to do."""
+    df = spark.range(2).selectExpr("id", "make_interval(0, 1) as odd")
+    with pytest.raises(
+        si.SchemaError, match=r"pyspark 3\.\d cannot tell the columns of this DataFrame.*interval.*drop or cast that column"
+    ):
+        si.predict(df, model(echo), inputs=inputs, outputs="pred double", keep=[])
 
 
 # --- outputs -------------------------------------------------------------------------------------------------------------
@@ -412,7 +485,7 @@ def test_every_output_null_is_a_column_of_nulls(spark, way) -> None:
 def test_a_struct_that_is_null_comes_back_null_or_full_of_nulls(spark, way) -> None:
     """A pandas UDF gives structs as a DataFrame, which knows no null rows; on every other way a null struct is null."""
     got = score(frame(spark, [0, 1], "int"), model(lambda x: [None, {"a": 1}]), way, inputs="x", returns="struct<a:int>")
-    assert got == [Row(a=None) if way == "udf-pandas" else None, Row(a=1)]
+    assert got == [Row(a=None) if way in PANDAS_WAYS else None, Row(a=1)]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkinfer.artifacts import check_pin, fingerprint_of, model_file, sha256_of, sniff
-from sparkinfer.errors import ModelLoadError
+from sparkinfer.exceptions import ModelLoadError
 
 SAFETENSORS = (2).to_bytes(8, "little") + b"{}"
 

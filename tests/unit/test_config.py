@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkinfer.config import InferenceConfig
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
 
 
 def test_overrides_beat_the_config_and_the_config_beats_the_defaults() -> None:

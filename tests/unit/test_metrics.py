@@ -136,6 +136,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = dict(  # noqa: C408 - reads as the c
     scored_rows=counts,
     bad_rows=st.dictionaries(names, counts),
     batches=counts,
+    batch_rows_fit=st.none() | counts,
     chunks=counts,
     chunk_rows_max=counts,
     bytes_in=counts,
@@ -159,6 +160,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = dict(  # noqa: C408 - reads as the c
     gauges=st.dictionaries(names, figures),
     remarks=st.lists(names).map(tuple),
     quality=st.none() | qualities,
+    micro_batch=st.none() | names,
 )
 records = st.builds(PartitionMetrics, **FIELDS)
 

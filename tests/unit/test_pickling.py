@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkinfer.errors import ConfigError, ModelLoadError
+from sparkinfer.exceptions import ConfigError, ModelLoadError
 from sparkinfer.models import PythonModel
 from sparkinfer.pickling import dumps, loads
 

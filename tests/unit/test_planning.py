@@ -15,7 +15,7 @@ from sparkinfer.arguments import check_columns, check_output_names, column_names
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.batch import Inputs
 from sparkinfer.engine.contracts import ModelPlan, TensorInfo
-from sparkinfer.errors import ConfigError, ModelLoadError, SchemaError
+from sparkinfer.exceptions import ConfigError, ModelLoadError, SchemaError
 from sparkinfer.planning import Functions, check_input_types, plan_partition
 from sparkinfer.testing import EchoModel
 
@@ -229,7 +229,7 @@ def test_a_wrong_argument_is_refused(changes: dict[str, Any], told: str) -> None
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        (np.abs, "model is ufunc, expected TorchModel, TensorFlowModel or PythonModel: wrap it, such as si.TorchModel"),
+        (np.abs, "model is ufunc, expected TorchModel, TensorFlowModel, MlflowModel or PythonModel: wrap it, such as si.TorchModel"),
         ("model.pt", "model is str, expected TorchModel"),
         (si.TorchModel, "model is the class TorchModel, expected TorchModel"),
         (SimpleNamespace(describe=dict), "model is SimpleNamespace, expected TorchModel"),

@@ -18,7 +18,7 @@ import pytest
 import sparkinfer
 
 SNAPSHOT = Path(__file__).parents[1] / "public_api.txt"
-MODULES = ["sparkinfer", "sparkinfer.testing"]
+MODULES = ["sparkinfer", "sparkinfer.ml", "sparkinfer.testing"]
 # what a user holds or calls though it lies deeper
 BESIDE = ["sparkinfer.run.InferenceRun", "sparkinfer.spark.session.active_or_local_session", "sparkinfer.spark.udf.PredictColumn"]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sparkinfer.schema
-from sparkinfer.errors import ConfigError, SchemaError
+from sparkinfer.exceptions import ConfigError, SchemaError
 from sparkinfer.schema import Field, TensorSpec, list_of, pad_fits, parse_ddl, parse_type, to_ddl
 
 FLAT = st.sampled_from(

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from sparkinfer.engine.batch import Fault
 from sparkinfer.engine.columns import bad_nulls, decode, decode_rows, describe_null, is_ml_vector
-from sparkinfer.errors import SchemaError
+from sparkinfer.exceptions import SchemaError
 
 VECTOR = pa.struct([("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))])
 

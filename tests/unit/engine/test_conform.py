@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sparkinfer.engine.batch import Fault
 from sparkinfer.engine.conform import as_array, conform, cut_rows, inexact, objects, stack_rows
-from sparkinfer.errors import PreprocessError, SchemaError
+from sparkinfer.exceptions import PreprocessError, SchemaError
 from sparkinfer.schema import TensorSpec
 
 

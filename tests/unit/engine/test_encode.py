@@ -18,7 +18,7 @@ from sparkinfer.engine.batch import Fault
 from sparkinfer.engine.columns import decode
 from sparkinfer.engine.encode import OutputColumn, check_rows, encode_column, encode_outputs
 from sparkinfer.engine.encode_column import _listed, _Target
-from sparkinfer.errors import OutputError, PredictError
+from sparkinfer.exceptions import OutputError, PredictError
 from sparkinfer.schema import list_of, parse_ddl, parse_type
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparkinfer.engine.batch import BadRow, Fault, Inputs
 from sparkinfer.engine.isolate import ERROR_TYPE, Piece, assemble, by_halves, separate
-from sparkinfer.errors import PredictError, SchemaError
+from sparkinfer.exceptions import PredictError, SchemaError
 
 
 @given(rows=st.integers(0, 200), bad=st.sets(st.integers(0, 199)), named=st.booleans())

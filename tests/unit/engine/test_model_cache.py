@@ -8,7 +8,7 @@ import pytest
 
 from sparkinfer.engine.batch import Inputs
 from sparkinfer.engine.model_cache import ModelCache
-from sparkinfer.errors import SparkInferWarning
+from sparkinfer.exceptions import SparkInferWarning
 
 
 class Model:

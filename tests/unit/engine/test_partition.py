@@ -17,7 +17,7 @@ import sparkinfer as si
 from sparkinfer.arguments import parse_outputs
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.partition import PartitionPlan, run_partition
-from sparkinfer.errors import ModelLoadError, OutputError, PredictError, PreprocessError, SchemaError
+from sparkinfer.exceptions import ModelLoadError, OutputError, PredictError, PreprocessError, SchemaError
 from sparkinfer.planning import Functions, plan_partition
 from sparkinfer.testing import EchoModel, Ledger, RaisingModel, ShortModel
 

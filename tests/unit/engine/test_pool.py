@@ -17,7 +17,7 @@ from sparkinfer.engine import pool
 from sparkinfer.engine.batch import Batch, Failure, Fed
 from sparkinfer.engine.pool import prepare_in_processes
 from sparkinfer.engine.prepare import Binding, Prepare
-from sparkinfer.errors import LoaderProcessError, SparkInferWarning
+from sparkinfer.exceptions import LoaderProcessError, SparkInferWarning
 from sparkinfer.pickling import dumps
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 from sparkinfer.engine.batch import Failure, Inputs
 from sparkinfer.engine.prepare import Binding, Prepare
-from sparkinfer.errors import PreprocessError, SchemaError
+from sparkinfer.exceptions import PreprocessError, SchemaError
 from sparkinfer.pickling import dumps
 from sparkinfer.schema import TensorSpec
 

@@ -16,7 +16,7 @@ from sparkinfer.engine import prepare, recorder
 from sparkinfer.engine.partition import PartitionPlan, run_partition
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
 from sparkinfer.engine.stopwatch import Stopwatch
-from sparkinfer.errors import PredictError
+from sparkinfer.exceptions import PredictError
 from sparkinfer.metrics import CONSUMER_STAGES, PartitionMetrics, summarise
 from sparkinfer.planning import Functions, plan_partition
 

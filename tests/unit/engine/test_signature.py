@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sparkinfer.engine.contracts import ModelPlan, TensorInfo
 from sparkinfer.engine.signature import check_inputs
-from sparkinfer.errors import ConfigError
+from sparkinfer.exceptions import ConfigError
+
+X, OPTIONAL = TensorInfo("x", "float32", (3,)), TensorInfo("mask", "float32", (3,), optional=True)
 
 
 def plan(*names: str, **options: Any) -> ModelPlan:
@@ -26,6 +29,10 @@ def plan(*names: str, **options: Any) -> ModelPlan:
         (plan("x", ordered=False), "positional", ["column"]),
         (plan("x", "k"), "positional", ["a", "b"]),
         (plan("x", "k", ordered=False), "named", ["k", "x"]),
+        (replace(plan(), inputs=(X, OPTIONAL)), "named", ["x"]),
+        (replace(plan(), inputs=(X, OPTIONAL)), "named", ["mask", "x"]),
+        (replace(plan(), inputs=(X, OPTIONAL)), "single", ["a"]),
+        (plan("x", forward=(1, 2, ("x", "mask"))), "named", ["x", "mask"]),
         (plan(forward=(1, 2, ("x", "mask"))), "single", ["a"]),
         (plan(forward=(1, 2, ("x", "mask"))), "positional", ["a", "b"]),
         (plan(forward=(1, 2, ("x", "mask"))), "named", ["x"]),
@@ -47,6 +54,7 @@ def test_inputs_that_fit_pass(model: ModelPlan, style: Any, names: list[str]) ->
         (plan("pixels", "k"), "named", ["pixel", "k"], "no input 'pixel'. Did you mean 'pixels'"),
         (plan("x", "k"), "named", ["x"], r"needs 'k' as well, but only \['x'\] came"),
         (plan(forward=(1, 2, ("x", "mask"))), "positional", ["a", "b", "c"], r"takes 1 to 2 inputs \('x', 'mask'\), but 3 came"),
+        (replace(plan(), inputs=(OPTIONAL, X)), "named", ["mask"], r"needs 'x' as well.*Give inputs={'x': column}"),
         (plan(forward=(2, None, ("x", "y"))), "single", ["a"], "takes at least 2 inputs"),
         (plan(forward=(1, 2, ("x", "mask"))), "named", ["mask"], "needs 'x' as well"),
         (plan(forward=(1, 2, ("x", "mask"))), "named", ["x", "musk"], "Did you mean 'mask'"),

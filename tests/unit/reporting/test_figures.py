@@ -103,7 +103,7 @@ def test_a_missing_matplotlib_names_the_extra() -> None:
     program = """
 import sys
 sys.modules["matplotlib"] = None
-from sparkinfer.errors import MissingDependencyError
+from sparkinfer.exceptions import MissingDependencyError
 import sparkinfer.reporting
 for module in ("figures", "html"):
     try:

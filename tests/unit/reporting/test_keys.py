@@ -35,6 +35,7 @@ def full_record(partition: int = 0, quality: Quality | None = None) -> Partition
         scored_rows=240,
         bad_rows={"preprocess ValueError": 2},
         batches=4,
+        batch_rows_fit=32,
         chunks=2,
         chunk_rows_max=125,
         bytes_in=1000,

@@ -53,7 +53,7 @@ def test_what_is_not_finite_is_left_out_and_counted() -> None:
 def test_a_partition_without_time_has_no_rate() -> None:
     """An empty partition that took no time divides by nothing."""
     names = {point.name for point in entries_of(execution(record(wall_seconds=0.0, rows=0))).partitions}
-    assert names == {"partition/rows", "partition/wall_seconds", "partition/cpu_seconds"}
+    assert names == {"partition/rows", "partition/bad_rows", "partition/wall_seconds", "partition/cpu_seconds"}
 
 
 def test_a_run_without_partitions_has_its_zeroes() -> None:

@@ -85,6 +85,14 @@ def test_one_line_is_rewritten_and_ends_with_the_whole() -> None:
     assert threads() == []
 
 
+def test_rows_that_nobody_knows_are_left_out() -> None:
+    """Over Connect they are known when the run has ended; partitions and time left are told before."""
+    shown = [text.rstrip() for text in watch((None, 1, 4), (1000, 4, 4), (None, 4, 4)).getvalue().split("\r")]
+    assert shown[1] == "1 of 4 partitions | 30 s left"
+    assert shown[2] == "1,000 rows | 4 of 4 partitions | 50 rows/s | 0 s left"
+    assert shown[-1] == "1,000 rows | 4 of 4 partitions | 33 rows/s | took 30 s"
+
+
 def test_a_shorter_line_leaves_nothing_of_the_longer_one() -> None:
     """The rest of a longer line is written over."""
     screen = watch((1, 1, 100), (1, 99, 100)).screen()

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from sparkinfer import errors
-from sparkinfer.errors import Place, SparkInferError, SparkInferWarning, nearest
+from sparkinfer import exceptions
+from sparkinfer.exceptions import Place, SparkInferError, SparkInferWarning, nearest
 
 KINDS = {
     "BadRowsError": RuntimeError,
@@ -25,7 +25,7 @@ KINDS = {
 @pytest.mark.parametrize(("name", "kind"), KINDS.items())
 def test_an_error_is_one_of_ours_and_of_pythons_kind(name: str, kind: type[Exception]) -> None:
     """Either can be caught, and it survives the way from a worker to the driver."""
-    error = getattr(errors, name)("no such file")
+    error = getattr(exceptions, name)("no such file")
     assert isinstance(error, SparkInferError)
     assert isinstance(error, kind)
     again = pickle.loads(pickle.dumps(error))
@@ -35,9 +35,9 @@ def test_an_error_is_one_of_ours_and_of_pythons_kind(name: str, kind: type[Excep
 
 def test_the_tree_has_no_other_error() -> None:
     """What is raised on purpose is listed above, and exported; a remark is a warning and no error."""
-    found = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, SparkInferError)}
+    found = {name for name, value in vars(exceptions).items() if isinstance(value, type) and issubclass(value, SparkInferError)}
     assert found == {*KINDS, "SparkInferError"}
-    assert found <= set(errors.__all__)
+    assert found <= set(exceptions.__all__)
     assert issubclass(SparkInferWarning, UserWarning)
     assert not issubclass(SparkInferWarning, SparkInferError)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadRowsError",
+    "CallSite",
     "ConfigError",
     "LoaderProcessError",
     "MissingDependencyError",
@@ -121,11 +122,35 @@ class Place:
 
 def remark(text: str) -> None:
     """Warn at the line outside this library that led here, whatever lies between: context managers, other modules of it."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - what warnings itself uses
+    _, level = _outside()
+    warnings.warn(text, SparkInferWarning, stacklevel=level)
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """The line outside this library that led here, for a remark that is made later, on another thread."""
+
+    file: str
+    line: int
+
+    @classmethod
+    def here(cls) -> CallSite:
+        """Take the present one."""
+        frame, _ = _outside()
+        return cls(frame.f_code.co_filename, frame.f_lineno) if frame is not None else cls("sparkinfer", 1)
+
+    def remark(self, text: str) -> None:
+        """Warn at that line."""
+        warnings.warn_explicit(text, SparkInferWarning, self.file, self.line)
+
+
+def _outside() -> tuple[FrameType | None, int]:
+    """Give the frame outside this library that led here, and the ``stacklevel`` by which the caller of this warns there."""
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - what warnings itself uses
     level = 2
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("sparkinfer", "contextlib"):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, SparkInferWarning, stacklevel=level)
+    return frame, level
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,0 +1,244 @@
+"""``sparkinfer run``: a job file's rows, scored and written.
+
+Runs on: driver.
+
+Invariant: what is wrong with the file, its functions, its model or its columns is told before a row is scored; what came out of the environment is in no
+line that is printed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import sparkinfer
+from sparkinfer.cli.functions import Functions, functions_beside
+from sparkinfer.cli.job import Job, Sink, Source, parse_job
+from sparkinfer.cli.read import Document, read_job
+from sparkinfer.config import InferenceConfig
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SparkInferError
+
+if TYPE_CHECKING:
+    from sparkinfer.cli.keys import Section
+    from sparkinfer.run import InferenceRun
+
+__all__ = ["JobFailedError", "run_job"]
+
+_FUNCTIONS = ("preprocess", "preprocess_batch", "postprocess")
+_OURS = re.compile(r"sparkinfer\.errors\.(\w+: .*)")
+
+
+class JobFailedError(SparkInferError, RuntimeError):
+    """Spark could not read, score or write the rows; chained to what it raised."""
+
+
+def run_job(path: Path, *, changes: tuple[str, ...] = (), check: bool = False, say: Callable[[str], None] = print) -> InferenceRun | None:
+    """Run the job of a file.
+
+    Args:
+        path: the job file.
+        changes: ``key.path=value`` texts, laid over it.
+        check: stop before the first row: the file, its functions, the model, the source's columns and types are checked.
+        say: takes each line for people.
+
+    Returns:
+        The run, ended; ``None`` for a check.
+
+    Raises:
+        ConfigError, SchemaError: the file, or what it names, is wrong.
+        JobFailedError: the job failed; the message has the first cause.
+    """
+    document = read_job(path, changes)
+    job = parse_job(document)
+
+    def say_plainly(line: str) -> None:
+        say(document.hide(line))
+
+    with _without_secrets(document), functions_beside(path) as functions:
+        model = _model(job, functions)
+        keywords = _keywords(job, functions)
+        _check_report(job)
+        from sparkinfer.spark.job_session import job_session  # noqa: PLC0415 - brings pyspark, which a wrong file needs not
+
+        name = job.run.name or path.stem
+        with job_session(job.spark.master, job.spark.app_name or f"sparkinfer {name}", job.spark.conf) as session:
+            with _told("source"):
+                rows = _read(session, job.source)
+            if check:
+                settings = replace(_config(job), max_records_per_batch=None)  # in force only while a run is open
+                scored = _predicted(rows, model, settings, keywords)
+                columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in scored.schema)
+                say_plainly(f"{path} is in order: {model} would give {columns}")
+                return None
+            return _score(rows, model, keywords, document, job, name, say_plainly)
+
+
+def _score(
+    rows: Any, model: Any, keywords: dict[str, Any], document: Document, job: Job, name: str, say: Callable[[str], None]
+) -> InferenceRun:
+    config = _config(job)
+    measured = job.run.metrics and config.metrics
+    records = config.max_records_per_batch
+    with sparkinfer.inference_run(name, max_records_per_batch=records, metrics=measured, label=job.run.label, mlflow=job.run.mlflow) as run:
+        scored = _predicted(rows, model, config, keywords)
+        begun = time.perf_counter()
+        with _told("sink"):
+            _write(scored, job.sink)
+        seconds = time.perf_counter() - begun
+    for line in _summary(run, seconds, job, document):
+        say(line)
+    return run
+
+
+def _predicted(rows: Any, model: Any, config: InferenceConfig, keywords: dict[str, Any]) -> Any:
+    with _told("predict"):
+        return sparkinfer.predict(rows, model, config=config, **keywords)
+
+
+# --- from the file to the library's own values ---------------------------------------------------------------------------
+
+
+def _config(job: Job) -> InferenceConfig:
+    return InferenceConfig(**cast("Section", job.config).given())
+
+
+def _model(job: Job, functions: Functions) -> Any:
+    kind, section = next((name, value) for name, value in job.model.given().items() if value is not None)
+    key = f"model.{kind}"
+    given = {name: value for name, value in section.given().items() if value is not None}
+    if kind == "python":
+        given["load"] = functions.find(given["load"], f"{key}.load")
+        return _made(sparkinfer.PythonModel, given, key)
+    if "factory" in given:
+        factory = functions.find(given.pop("factory"), f"{key}.factory")
+        # a PyTorch module is made on the workers, from its weights; a Keras model is an object that travels
+        given["source"] = factory if kind == "torch" else _called(factory, f"{key}.factory")
+    kinds = {"torch": sparkinfer.TorchModel, "tensorflow": sparkinfer.TensorFlowModel, "mlflow": getattr(sparkinfer, "MlflowModel", None)}
+    return _made(kinds[kind], given, key)
+
+
+def _called(factory: Callable[[], Any], key: str) -> Any:
+    try:
+        return factory()
+    except Exception as error:
+        msg = f"{key}: {getattr(factory, '__name__', factory)}() raised {type(error).__name__}: {error}"
+        raise ModelLoadError(msg) from error
+
+
+def _made(kind: Any, given: dict[str, Any], key: str) -> Any:
+    first = {name: given.pop(name) for name in ("source", "load", "uri") if name in given}
+    try:
+        return kind(*first.values(), **given)
+    except ConfigError as error:
+        msg = f"{key}: {error}"
+        raise ConfigError(msg) from error
+
+
+def _keywords(job: Job, functions: Functions) -> dict[str, Any]:
+    keywords = {name: value for name, value in job.predict.given().items() if value is not None}
+    for name in _FUNCTIONS:
+        if name in keywords:
+            keywords[name] = functions.find(keywords[name], f"predict.{name}")
+    return keywords
+
+
+def _check_report(job: Job) -> None:
+    if job.run.report is not None and find_spec("matplotlib") is None:
+        msg = "run.report: the report is drawn by matplotlib, which is not installed here: pip install 'sparkinfer[report]', or leave the key out"
+        raise MissingDependencyError(msg)
+
+
+# --- Spark ---------------------------------------------------------------------------------------------------------------
+
+
+def _read(session: Any, source: Source) -> Any:
+    if source.query is not None:
+        rows = session.sql(source.query)
+    else:
+        reader = session.read.options(**source.options)
+        if source.format is not None:
+            reader = reader.format(source.format)
+        if source.ddl is not None:
+            reader = reader.schema(source.ddl)
+        if source.table is not None:
+            rows = reader.table(source.table)
+        else:
+            rows = reader.load(list(source.path)) if source.path is not None else reader.load()
+    if source.where is not None:
+        rows = rows.where(source.where)
+    if source.select is not None:
+        rows = rows.selectExpr(*source.select)
+    return rows if source.repartition is None else rows.repartition(source.repartition)
+
+
+def _write(scored: Any, sink: Sink) -> None:
+    if isinstance(sink.repartition, int):
+        scored = scored.repartition(sink.repartition)
+    elif sink.repartition is not None:
+        scored = scored.repartition(*sink.repartition)
+    if sink.coalesce is not None:
+        scored = scored.coalesce(sink.coalesce)
+    writer = scored.write.mode(sink.mode).options(**sink.options)
+    if sink.format is not None:
+        writer = writer.format(sink.format)
+    if sink.partition_by is not None:
+        writer = writer.partitionBy(*sink.partition_by)
+    if sink.table is not None:
+        writer.saveAsTable(sink.table)
+    else:
+        writer.save(sink.path)
+
+
+@contextmanager
+def _told(part: str) -> Iterator[None]:
+    """Have Spark's own errors told by the part of the job, in one line."""
+    try:
+        yield
+    except SparkInferError:
+        raise
+    except Exception as error:
+        text = str(error)
+        ours = _OURS.findall(text)  # a worker's traceback ends with our own error, if it is one of ours
+        first = ours[-1] if ours else f"{type(error).__name__}: {next((line for line in text.splitlines() if line.strip()), '')}"
+        msg = f"{part}: {first}"
+        raise JobFailedError(msg) from error
+
+
+@contextmanager
+def _without_secrets(document: Document) -> Iterator[None]:
+    """Take what came out of the environment out of the library's own messages."""
+    try:
+        yield
+    except SparkInferError as error:
+        told = document.hide(str(error))
+        if told != str(error):
+            raise type(error)(told) from None  # the chain below holds the value
+        raise
+
+
+# --- what is said at the end ---------------------------------------------------------------------------------------------
+
+
+def _summary(run: InferenceRun, seconds: float, job: Job, document: Document) -> Iterator[str]:
+    rows = run.summary.get("inference/rows_total") if run.measured else None
+    counted = (
+        f"{rows:,.0f} rows in {seconds:.1f} s, {rows / seconds:,.0f} rows/s" if rows is not None else f"rows not counted, {seconds:.1f} s"
+    )
+    yield f"{counted}, the start of Python and of the model included"
+    if run.measured:
+        yield f"verdict: {run.verdict}"
+        yield from (f"remark: {remark}" for remark in run.remarks)
+    place = document.marked["sink"]
+    yield f"result -> {place.get('table') or place.get('path') or job.sink.format}"
+    if job.run.report is not None:
+        path = Path(job.run.report).expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield f"report -> {run.save_report(path)}"
+    if run.mlflow_run_id is not None:
+        yield f"MLflow run {run.mlflow_run_id}"
