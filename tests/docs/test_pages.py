@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sparkinfer as si
-from sparkinfer import errors
+from sparkinfer import exceptions
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -60,7 +60,7 @@ def test_the_arguments_are_those_of_predict() -> None:
 def test_every_error_has_its_paragraph() -> None:
     """A row in the table that says which of Python's own errors it is too, and a heading; no other error is listed."""
     text = page("errors.md")
-    classes = {name: made for name, made in vars(errors).items() if isinstance(made, type) and issubclass(made, Warning | Exception)}
+    classes = {name: made for name, made in vars(exceptions).items() if isinstance(made, type) and issubclass(made, Warning | Exception)}
     listed = dict(re.findall(r"^\| \[`(\w+)`\]\(#\w+\) \| `(\w+)` \|", text, flags=re.MULTILINE))
     expected = {name: made.__bases__[-1].__name__ for name, made in classes.items() if name != "SparkInferError"}
     assert listed == expected
