@@ -20,6 +20,8 @@ def by_name(page: Path) -> str:
     return page.name
 
 
+# what MLflow and the frameworks warn of in one another is none of a page's concern; what the library itself warns of is
+@pytest.mark.filterwarnings("default", "error::sparkinfer.SparkInferWarning")
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=by_name)
 def test_the_examples_of_a_page_run(spark: Any, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In their order, as one program that has ``spark`` and ``folder``, an empty place; their asserts hold."""
