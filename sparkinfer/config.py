@@ -31,8 +31,9 @@ class InferenceConfig:
             A transport setting of the session: ``inference_run`` sets it for its length; given to a bare ``predict``
             it is compared with the session's value, and a difference is told.
         threads: intra-op threads of the framework in each Python worker; ``None`` takes the task's CPUs.
-        device: ``"auto"`` takes a CUDA card if the framework sees one, else the CPU; ``"cpu"``, ``"cuda"``,
-            ``"cuda:1"`` are taken literally, and a device that is missing is an error.
+        device: ``"auto"`` takes the CUDA card that Spark assigned to the task, or else the first that the framework sees, or the CPU; ``"cuda"``
+            takes a card likewise, and none is an error; ``"cpu"`` and ``"cuda:1"`` are taken literally, and a device that is missing is an
+            error.
         precision: ``"fp32"``, the model as it was made.
         pin_memory: page-locked buffers for copies to a card; ``"auto"`` pins when the device is a card.
         models_per_worker: models that one Python worker keeps loaded, the least recently used let go first;

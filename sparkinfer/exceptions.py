@@ -168,7 +168,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
         "Did you mean 'batch_size'?"
     """
     names = list(known)
+    spelt = {name.lower(): name for name in names}
     close = get_close_matches(word, names, n=1, cutoff=0.6)
+    close = close or [spelt[lower] for lower in get_close_matches(word.lower(), spelt, n=1, cutoff=0.6)]
     if close:
         return f"Did you mean {close[0]!r}?"
     return f"There is: {', '.join(map(repr, names))}." if names else "There is none."

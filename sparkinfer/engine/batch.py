@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LONGEST_MESSAGE = 2000  # some frameworks tell the whole model
 _NOT_THE_USERS = re.compile(r"/sparkinfer/(engine|backends|spark)/|/site-packages/|/dist-packages/|/lib/python3|^<frozen")
 
-__all__ = ["BadRow", "Batch", "Failure", "Fault", "Fed", "Inputs", "Style"]
+__all__ = ["BadRow", "Batch", "Breach", "Failure", "Fault", "Fed", "Inputs", "Style"]
 
 Style = Literal["single", "positional", "named"]
 
@@ -83,6 +83,10 @@ class Fault(Exception):  # noqa: N818 - never leaves the library: it becomes the
         self.column = column
         self.row = row
         self.stage = stage or _STAGES.get(kind.__name__, "predict")
+
+
+class Breach(Fault):
+    """No row's fault: a function broke its contract, such as rows out = rows in. Smaller batches would only hide it."""
 
 
 _STAGES = {"SchemaError": "decode", "PreprocessError": "preprocess", "PredictError": "predict", "OutputError": "encode"}

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from sparkinfer.engine.batch import Fault
+from sparkinfer.engine.batch import Breach, Fault
 from sparkinfer.engine.encode_column import encode_column, is_rows_of_dicts, leading_axis, rows_told, told, transposed
 from sparkinfer.exceptions import OutputError, PredictError
 from sparkinfer.schema import to_ddl
@@ -47,14 +47,14 @@ def check_rows(result: Any, rows: int) -> None:
     outputs = _outputs(result)
     named = _named(outputs)
     if not named:
-        raise Fault(PredictError, f"expected {rows} rows, found a {type(result).__name__} without outputs")
+        raise Breach(PredictError, f"expected {rows} rows, found a {type(result).__name__} without outputs")
     for label, value in named:
         found = leading_axis(value)
         if found != rows:
             hint = (
                 "a list of arrays is a list of outputs, so stack rows to one array" if isinstance(result, list) else "give one for each row"
             )
-            raise Fault(PredictError, f"{label}expected {rows} rows, found {rows_told(value, found)}: {hint}")
+            raise Breach(PredictError, f"{label}expected {rows} rows, found {rows_told(value, found)}: {hint}")
 
 
 def _named(outputs: Any) -> list[tuple[str, Any]]:
@@ -149,7 +149,7 @@ def _unmatched(outputs: Any, columns: Sequence[OutputColumn], hint: str) -> Faul
         came = f"{len(outputs)} outputs ({', '.join(map(told, outputs))})"
     else:
         came = f"one output ({told(outputs)})"
-    return Fault(OutputError, f"declared {len(columns)} output column(s) ({declared}), found {came}: {hint}")
+    return Breach(OutputError, f"declared {len(columns)} output column(s) ({declared}), found {came}: {hint}")
 
 
 def _field_names(data_type: pa.DataType) -> list[str]:

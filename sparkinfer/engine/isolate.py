@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from sparkinfer.engine.batch import BadRow, Failure, Fault, Inputs
+from sparkinfer.engine.batch import BadRow, Breach, Failure, Fault, Inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +47,9 @@ def by_halves(do: Callable[[int, int], T], rows: int) -> tuple[list[Piece[T]], l
     Returns:
         What was made, in order, and the bad rows with what was raised for them.
 
+    Raises:
+        Breach: from ``do``: there is no row to find.
+
     Example:
         >>> def roots(start, stop):
         ...     if 5 in range(start, stop):
@@ -63,6 +66,8 @@ def by_halves(do: Callable[[int, int], T], rows: int) -> tuple[list[Piece[T]], l
         start, stop = waiting.pop()
         try:
             pieces.append(Piece(start, stop, do(start, stop)))
+        except Breach:
+            raise
         except Fault as fault:
             middle = (start + stop) // 2
             parts = [(start, middle), (middle, stop)]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 import numpy as np
 import pyarrow as pa
 
-from sparkinfer.engine.batch import BadRow, Batch, Failure, Fault, Inputs
+from sparkinfer.engine.batch import BadRow, Batch, Breach, Failure, Fault, Inputs
 from sparkinfer.engine.columns import bad_nulls, describe_null
 from sparkinfer.engine.encode import OutputColumn, check_rows, encode_outputs
 from sparkinfer.engine.fitting import OutOfMemoryFault, ceiling_of, fitting, is_out_of_memory
@@ -101,6 +101,7 @@ def run_partition(
     files: Callable[[], Files],
     partition: int | None = None,
     cpus: int = 1,
+    card: int | None = None,
     recorder: NoRecorder = NO_RECORDER,
 ) -> Iterator[pa.RecordBatch]:
     """Score one partition.
@@ -111,6 +112,7 @@ def run_partition(
         files: gives the model's files.
         partition: Spark's partition id, for messages.
         cpus: the task's CPUs, for the framework's threads.
+        card: the card that is the task's, by CUDA's number; taken where the device is a card without a number.
         recorder: is told of every step.
 
     Yields:
@@ -131,6 +133,8 @@ def run_partition(
         return
     backend = backend_named(plan.model.backend)
     device = backend.resolve_device(plan.config.device)
+    if plan.config.device in ("auto", "cuda") and card is not None and device.startswith("cuda"):
+        device = backend.resolve_device(f"cuda:{card}")
     threads = plan.config.threads or cpus
     found = files()  # for a model that is loaded too: its weights may be mapped from a file that has changed since, which this tells
 
@@ -188,7 +192,10 @@ def _isolated(model: LoadedModel, batch: Batch, inputs: Inputs, where: _Where, r
     plan, rows = where.plan, batch.data.num_rows
     fed = np.delete(np.arange(rows), [one.row for one in inputs.bad])
 
-    pieces, faults = by_halves(lambda start, stop: _in_pieces(model, inputs, start, stop, where, recorder), len(fed))
+    try:
+        pieces, faults = by_halves(lambda start, stop: _in_pieces(model, inputs, start, stop, where, recorder), len(fed))
+    except Breach as breach:
+        where.fail(batch, Failure.of(breach), breach)
     bad = [*inputs.bad, *(BadRow.of(Failure.of(fault), int(fed[row])) for row, fault in faults)]
     where.count(batch, bad)
     recorder.bad_rows(bad)
@@ -312,7 +319,8 @@ class _Where:
             limit = f"max_error_fraction={config.max_error_fraction}"
         else:
             return
-        msg = f"{self._bad} of the first {self._rows} rows of partition {self.partition} are bad, more than {limit} allows. The last was a {self._last}"
+        of = "" if self.partition is None else f" of partition {self.partition}"
+        msg = f"{self._bad} of the first {self._rows} rows{of} are bad, more than {limit} allows. The last was a {self._last}"
         raise BadRowsError(msg)
 
     def fail(self, batch: Batch, failure: Failure, fault: Fault | None = None) -> NoReturn:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from sparkinfer.engine.batch import BadRow, Failure, Fault, Inputs, Style
+from sparkinfer.engine.batch import BadRow, Breach, Failure, Fault, Inputs, Style
 from sparkinfer.engine.columns import bad_nulls, conform, decode, decode_rows, describe_null, stack_rows
 from sparkinfer.engine.conform import is_ragged
 from sparkinfer.engine.isolate import separate
@@ -140,6 +140,8 @@ class Prepare:
         if len(rows):
             try:
                 made = chosen(rows)
+            except Breach:
+                raise
             except Fault as fault:
                 made, more = separate(chosen, rows, fault)
                 bad += more
@@ -238,7 +240,7 @@ class Prepare:
             if array.ndim == 0 or len(array) != data.num_rows:
                 found = "a scalar" if array.ndim == 0 else f"{len(array)} rows"
                 text = f"preprocess_batch was given {data.num_rows} rows and gave back {found} for input {name!r}"
-                raise Fault(PreprocessError, text)
+                raise Breach(PreprocessError, text)
         _check_fresh(arrays)
         return Inputs(result.style, arrays)
 

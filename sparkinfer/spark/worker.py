@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sparkinfer.engine.partition import PartitionPlan, run_partition
+from sparkinfer.engine.placement import card_of
 from sparkinfer.engine.quality import Comparison
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
 from sparkinfer.engine.sampling import sampling
@@ -98,6 +99,7 @@ class PartitionTask:
             files=lambda: locate(self.files),
             partition=context.partitionId() if context is not None else None,
             cpus=max(1, context.cpus()) if context is not None else 1,
+            card=card_of(_cards_of(context), os.environ.get("CUDA_VISIBLE_DEVICES")) if context is not None else None,
             recorder=recorder,
         )
 

@@ -172,7 +172,7 @@ def test_the_limits_end_a_job_that_goes_wrong() -> None:
     assert len(scored(texts, python_model(), max_errors=2)) == 100
     with pytest.raises(
         BadRowsError,
-        match=r"2 of the first 4 rows of partition .* are bad, more than max_errors=1 allows.*ValueError in preprocess, at .*row 3",
+        match=r"2 of the first 4 rows are bad, more than max_errors=1 allows.*ValueError in preprocess, at .*row 3",
     ):
         scored(texts, python_model(), max_errors=1)
     assert len(scored(texts, python_model(), max_error_fraction=0.02)) == 100
@@ -188,3 +188,23 @@ def test_raise_is_still_the_default() -> None:
     """C15: the first bad row ends the job, with its place and key."""
     with pytest.raises(PreprocessError, match=r"could not convert string to float.*row 2 \(id=2\)"):
         scored(["1 1", "2 1", "no 1", "no 2"], python_model(), on_error="raise", key="id")
+
+
+@pytest.mark.parametrize(
+    ("breaks", "told"),
+    [
+        ({"model": lambda x: x[:1]}, "expected 4 rows, found 1"),
+        ({"model": lambda x: (x, x)}, "declared 1 output column"),
+        ({"postprocess": lambda y: y[:2]}, "expected 4 rows, found 2"),
+        ({"preprocess_batch": lambda x: x[:3]}, "was given 4 rows and gave back 3 rows"),
+    ],
+    ids=["model", "outputs", "postprocess", "preprocess_batch"],
+)
+def test_a_function_that_breaks_its_contract_has_no_bad_rows(breaks: dict[str, Any], told: str) -> None:
+    """C18: row by row it would seem right, and a mean over the batch would be a wrong answer: the job ends, on_error='null' or not."""
+    said = dict(breaks)
+    function = said.pop("model", lambda x: x)
+    with pytest.raises(si.SparkInferError, match=told):
+        si.predict_local(
+            pd.DataFrame({"x": np.arange(4.0)}), si.PythonModel(lambda: function), inputs="x", outputs="y double", on_error="null", **said
+        )
