@@ -95,10 +95,10 @@ doctest: setup
 	$(BIN)/python -m pytest --doctest-modules sparkinfer --quiet
 
 pytest: setup java
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --durations=20 --durations-min=5 $(TESTS)
 
 test-spark35 test-lowest: test-%: .venv-%/.setup-$(SETUP_HASH) java
-	.venv-$*/bin/python -m pytest $(or $(TESTS),$(TESTS_$*))
+	.venv-$*/bin/python -m pytest --durations=20 --durations-min=5 $(or $(TESTS),$(TESTS_$*))
 
 format: setup
 	$(BIN)/ruff check --fix .
