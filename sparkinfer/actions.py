@@ -59,8 +59,12 @@ def actions_of(executions: list[Execution], begun: list[Execution], session: Any
         most[execution.call] = max(most.get(execution.call, 0), _reported(execution))
     started = {(one.call, one.execution): one for one in begun}
     actions = []
+    used: set[str] = set()
     for execution in executions:
-        sql = told.pop(execution.execution or "", None)
+        sql = told.get(execution.execution or "")
+        first = sql is not None and sql.id not in used  # of two calls in one action: its failed attempts count once
+        if sql is not None:
+            used.add(sql.id)
         action = Action(
             execution=execution.execution,
             description=sql.description if sql is not None else "an action",
@@ -68,12 +72,12 @@ def actions_of(executions: list[Execution], begun: list[Execution], session: Any
             partitions=_reported(execution),
             complete=_is_complete(execution, sql, most[execution.call], started.pop((execution.call, execution.execution), None)),
             error=sql.error if sql is not None else "",
-            failed_attempts=sql.failed_attempts if sql is not None else None,
-            failed_seconds=sql.failed_seconds if sql is not None else None,
+            failed_attempts=None if sql is None else sql.failed_attempts if first else 0,
+            failed_seconds=None if sql is None else sql.failed_seconds if first else 0.0,
         )
         actions.append((min(record.started_unix for record in execution.partitions), action))
     actions += [  # ran one of our functions, and nothing came back
-        (sql.started_unix, _unreported(sql)) for sql in told.values()
+        (sql.started_unix, _unreported(sql)) for sql in told.values() if sql.id not in used
     ]
     actions += [  # over Connect: began, and nothing came back
         (min(mark.started_unix for mark in one.partitions), Action(one.execution, "an action", 0, 0, complete=False))

@@ -104,8 +104,6 @@ class Failure:
         cause: the first cause's traceback as text, or nothing.
         raised_in: the innermost lines of the user's own code, as ``helper (job.py:14), called from prepare (job.py:16)``, or nothing. Spark
             drops chained causes from what the driver shows, so the message itself has to say it.
-        stage: where it happened: decode, preprocess, predict, postprocess or encode.
-        type: of the first cause, such as ``ValueError``; where there is none, of the public error.
     """
 
     kind: type[SparkInferError]
@@ -114,16 +112,13 @@ class Failure:
     row: int | None = None
     cause: str = ""
     raised_in: str = ""
-    stage: str = "preprocess"
-    type: str = ""
 
     @classmethod
     def of(cls, fault: Fault) -> Failure:
         """Turn a caught fault, and what it was raised from, into data."""
         first = fault.__cause__
         cause = "".join(traceback.format_exception(first)) if first is not None else ""
-        named = type(first) if first is not None else fault.kind
-        return cls(fault.kind, fault.text, fault.column, fault.row, cause, _raised_in(first), fault.stage, named.__name__)
+        return cls(fault.kind, fault.text, fault.column, fault.row, cause, _raised_in(first))
 
 
 @dataclass(frozen=True)
@@ -143,12 +138,13 @@ class BadRow:
     message: str
 
     @classmethod
-    def of(cls, failure: Failure, row: int) -> BadRow:
-        """Take the reason from a failure."""
-        column = f" (column {failure.column!r})" if failure.column is not None else ""
-        raised_in = f". Raised in {failure.raised_in}" if failure.raised_in else ""
-        message = f"{failure.text}{column}{raised_in}"
-        return cls(row, failure.stage, failure.type or failure.kind.__name__, message[:_LONGEST_MESSAGE])
+    def of(cls, fault: Fault, row: int) -> BadRow:
+        """Take the reason from a fault; nothing of the fault is kept, whose traceback may hold a whole batch."""
+        column = f" (column {fault.column!r})" if fault.column is not None else ""
+        where = _raised_in(fault.__cause__)
+        message = f"{fault.text}{column}{f'. Raised in {where}' if where else ''}"
+        named = type(fault.__cause__) if fault.__cause__ is not None else fault.kind
+        return cls(row, fault.stage, named.__name__, message[:_LONGEST_MESSAGE])
 
 
 def _raised_in(error: BaseException | None) -> str:

@@ -92,7 +92,11 @@ def stack_rows(values: Sequence[object], name: str) -> np.ndarray:
             raise Fault(PreprocessError, text, row=row) from error
     if len({row.shape for row in rows}) > 1:
         return objects(rows)
-    return np.stack(rows) if rows else np.empty(0)
+    try:
+        return np.stack(rows) if rows else np.empty(0)
+    except (TypeError, ValueError) as error:
+        text = f"preprocess gave for input {name!r} values that do not go into one array ({error}): give the same type for every row"
+        raise Fault(PreprocessError, text) from error
 
 
 def as_array(value: Any) -> np.ndarray:

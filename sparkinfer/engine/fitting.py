@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable
-from threading import Lock
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from sparkinfer.engine.batch import Fault
 from sparkinfer.exceptions import PredictError
 
-__all__ = ["OutOfMemoryFault", "ceiling_of", "fitting", "is_out_of_memory"]
+__all__ = ["OutOfMemoryFault", "fitting", "is_device_lost", "is_out_of_memory"]
 
 _KINDS = ("OutOfMemoryError", "ResourceExhaustedError")  # torch's, CUDA's other bindings', TensorFlow's
 # what libraries below the frameworks say instead: a plan or a workspace that found no memory
@@ -47,47 +47,99 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _DISGUISES.search(str(error)) is not None
 
 
-_lock = Lock()
-_ceilings: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # loaded model -> rows that fitted, once more did not
+_LOST = re.compile("CUDA error: (device-side assert|an illegal memory access|unspecified launch failure|misaligned address)")
 
 
-def ceiling_of(model: Any) -> int | None:
-    """Give the most rows that are sent to a loaded model at once; ``None`` while it has not run out of memory."""
-    with _lock:
-        return _ceilings.get(model)
+def is_device_lost(error: BaseException) -> bool:
+    """Tell an error after which every call of this process on the device fails: no row's, though a row may have brought it about."""
+    return _LOST.search(str(error)) is not None
 
 
-def fitting(score: Callable[[int, int], list[pa.Array]], start: int, stop: int, model: Any, device: str) -> list[pa.Array]:
+_PATIENCE = 32  # calls that fit before a larger one is tried again: what did not fit may have been one long row
+
+
+@dataclass
+class _Ceiling:
+    """The most rows that are sent to a loaded model at once."""
+
+    rows: int
+    fitted: int = 0
+    patience: int = _PATIENCE
+
+    def lower(self, rows: int) -> None:
+        """Take fewer: these did not fit."""
+        self.rows, self.fitted, self.patience = max(1, min(self.rows, rows // 2)), 0, 4 * self.patience
+
+    def fits(self, rows: int) -> None:
+        """Let the ceiling rise, after many calls that fitted."""
+        if rows < self.rows:
+            return
+        self.fitted += 1
+        if self.fitted >= self.patience:
+            self.rows, self.fitted = 2 * self.rows, 0
+
+
+_ceilings: WeakKeyDictionary[Any, _Ceiling] = WeakKeyDictionary()  # loaded model -> its ceiling, once a call did not fit
+
+
+def fitting(
+    score: Callable[[int, int], list[pa.Array]], start: int, stop: int, *, model: Any, device: str, cut: Callable[[int], None]
+) -> list[pa.Array]:
     """Score the rows from ``start`` to before ``stop`` in pieces that fit into memory.
 
     Args:
         score: scores the rows between two numbers; raises ``OutOfMemoryFault`` where they are too many.
         start: the first row.
         stop: the row after the last.
-        model: the loaded model, whose ceiling is kept for as long as it is loaded.
+        model: the loaded model, whose ceiling is kept for as long as it is loaded; called from one thread.
         device: where it runs, for messages.
+        cut: is told to how many rows the batch had to be cut, if it had to be.
 
     Returns:
         The output columns.
 
     Raises:
-        Fault: not even one row fits.
+        Fault: not even one row fits; or what ``score`` raises, its row counted from ``start``.
     """
     pieces: list[list[pa.Array]] = []
     at = start
+    before = replace(_ceilings[model]) if model in _ceilings else None
     while at < stop:
-        size = min(stop - at, ceiling_of(model) or stop - at)
+        ceiling = _ceilings.get(model)
+        size = stop - at if ceiling is None else min(stop - at, ceiling.rows)
         try:
             pieces.append(score(at, at + size))
-            at += size
         except OutOfMemoryFault as fault:
             if size == 1:
-                text = (
-                    f"{fault.text}, for a single row on {device}: give the worker more memory, let fewer tasks share {device} "
-                    "(spark.task.resource.gpu.amount, spark.executor.cores), or take a smaller model"
-                )
-                raise Fault(PredictError, text, row=at - start) from fault.__cause__
-            with _lock:
-                _ceilings[model] = max(1, size // 2)
-            gc.collect()  # the failed call's arrays may hang in its traceback's frames
-    return pieces[0] if len(pieces) == 1 else [pa.concat_arrays(list(column)) for column in zip(*pieces, strict=True)]
+                _restore(model, before)  # it was not the number of rows
+                raise _hopeless(fault, at - start, device) from fault.__cause__
+        except Fault as fault:
+            if fault.row is not None:
+                fault.row += at - start
+            raise
+        else:
+            at += size
+            if ceiling is not None:
+                ceiling.fits(size)
+            continue
+        _ceilings.setdefault(model, _Ceiling(size)).lower(size)
+        gc.collect()  # the failed call's arrays may hang in cycles of its traceback's frames, which have just been let go
+    if len(pieces) == 1:
+        return pieces[0]
+    cut(_ceilings[model].rows if model in _ceilings else stop - start)
+    return [pa.concat_arrays(list(column)) for column in zip(*pieces, strict=True)]
+
+
+def _restore(model: Any, before: _Ceiling | None) -> None:
+    if before is None:
+        _ceilings.pop(model, None)
+    else:
+        _ceilings[model] = before
+
+
+def _hopeless(fault: Fault, row: int, device: str) -> Fault:
+    text = (
+        f"{fault.text}, for a single row on {device}: give the worker more memory, let fewer tasks share {device} "
+        "(spark.task.resource.gpu.amount, spark.executor.cores), or take a smaller model"
+    )
+    return Fault(PredictError, text, row=row)

@@ -3,19 +3,22 @@
 Runs on: worker.
 
 Invariant: every row of a batch ends up either with its prediction or with a reason, in its own place; k bad rows among n cost
-O(k log n) calls of what fails as a whole.
+O(k log n) calls of what fails as a whole, and O(n log n) rows of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from sparkinfer.engine.batch import BadRow, Breach, Failure, Fault, Inputs
+from sparkinfer.engine.batch import BadRow, Breach, Fault, Inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,16 +39,16 @@ class Piece(NamedTuple, Generic[T]):
     made: T
 
 
-def by_halves(do: Callable[[int, int], T], rows: int) -> tuple[list[Piece[T]], list[tuple[int, Fault]]]:
+def by_halves(do: Callable[[int, int], T], rows: int) -> tuple[list[Piece[T]], list[BadRow]]:
     """Do for all rows what may fail for some, and find those.
 
     Args:
         do: is given a start and a stop, and raises a ``Fault`` if a row between them is bad; where the fault names the row, counted from
-            the start, there is nothing to search.
+            the start, that one need not be searched.
         rows: how many there are.
 
     Returns:
-        What was made, in order, and the bad rows with what was raised for them.
+        What was made, in order, and the bad rows with their reasons.
 
     Raises:
         Breach: from ``do``: there is no row to find.
@@ -56,86 +59,93 @@ def by_halves(do: Callable[[int, int], T], rows: int) -> tuple[list[Piece[T]], l
         ...         raise Fault(ValueError, "no root")
         ...     return stop - start
         >>> pieces, bad = by_halves(roots, 8)
-        >>> [piece[:2] for piece in pieces], [row for row, _ in bad]
+        >>> [piece[:2] for piece in pieces], [one.row for one in bad]
         ([(0, 4), (4, 5), (6, 8)], [5])
     """
     pieces: list[Piece[T]] = []
-    bad: list[tuple[int, Fault]] = []
+    bad: list[BadRow] = []
     waiting = [(0, rows)] if rows else []
     while waiting:
         start, stop = waiting.pop()
+        row: int | None = None
         try:
             pieces.append(Piece(start, stop, do(start, stop)))
+            continue
         except Breach:
             raise
         except Fault as fault:
-            middle = (start + stop) // 2
-            parts = [(start, middle), (middle, stop)]
             if stop - start == 1 or fault.row is not None:
                 row = start + (fault.row or 0)
-                bad.append((row, fault))
-                parts = [(start, row), (row + 1, stop)]
-            waiting += [part for part in reversed(parts) if part[0] < part[1]]
+                bad.append(BadRow.of(fault, row))
+        # what comes behind a row that was named is halved all the same: it may hold another one, and all before that would be done again
+        cuts = [start, (start + stop) // 2, stop] if row is None else [start, row, row + 1, (row + 1 + stop) // 2, stop]
+        parts = [(first, last) for first, last in pairwise(cuts) if first < last and first != row]
+        waiting += reversed(parts)
     return pieces, bad
 
 
-def separate(make: Callable[[np.ndarray], Inputs], rows: np.ndarray, fault: Fault) -> tuple[Inputs | None, list[BadRow]]:
-    """Make the inputs of all rows but those to blame, after ``make(rows)`` has raised ``fault``.
+def separate(make: Callable[[np.ndarray], Inputs], rows: np.ndarray, *, uneven: Collection[str] = ()) -> tuple[Inputs | None, list[BadRow]]:
+    """Make the inputs of all rows but those to blame, after ``make(rows)`` has failed.
 
     Rows that are fine alone but differ in shape from most of the batch are to blame too: a model call needs one shape.
 
     Args:
         make: gives the inputs of the rows with these numbers.
         rows: the numbers in the batch.
-        fault: what was raised.
+        uneven: inputs whose shape may differ, since they are padded to one.
 
     Returns:
         The inputs, or ``None`` where no row is left, and the bad rows.
+
+    Raises:
+        Breach: from ``make``.
     """
-    if fault.row is None:
-        found = by_halves(lambda start, stop: make(rows[start:stop]), len(rows))[1]
-    else:
-        found = [(number, alone) for number, row in enumerate(rows) if (alone := _fails_alone(make, row)) is not None]
-    bad = [BadRow.of(Failure.of(cause), int(rows[number])) for number, cause in found]
-    good = np.delete(rows, [number for number, _ in found])
+    pieces, named = by_halves(lambda start, stop: make(rows[start:stop]), len(rows))
+    bad: dict[int, BadRow] = {}
+    for one in named:  # perhaps only compared with a first row that is the odd one itself
+        alone, reasons = by_halves(partial(_at, make, rows[one.row : one.row + 1]), 1)
+        if reasons:
+            bad[one.row] = replace(reasons[0], row=one.row)
+        else:
+            pieces.append(Piece(one.row, one.row + 1, alone[0].made))
+    bad.update(_odd_ones(pieces, uneven))
+    good = np.delete(rows, list(bad))
+    told = [replace(one, row=int(rows[number])) for number, one in bad.items()]
     if not len(good):
-        return None, bad
-    try:
-        return make(good), bad
-    except Fault:  # each is fine alone
-        odd = _odd_ones(make, good)
-    bad += odd
-    good = good[~np.isin(good, [one.row for one in odd])]
-    try:
-        return make(good), bad
-    except Fault as last:
-        return None, bad + [BadRow.of(Failure.of(last), int(row)) for row in good]
+        return None, told
+    whole, reasons = by_halves(partial(_at, make, good), 1)
+    if whole:
+        return whole[0].made, told
+    return None, told + [replace(reasons[0], row=int(row)) for row in good]  # each is fine alone, and they do not go together
 
 
-def _fails_alone(make: Callable[[np.ndarray], Inputs], row: np.intp) -> Fault | None:
-    try:
-        make(np.array([row]))
-    except Fault as fault:
-        return fault
-    return None
+def _at(make: Callable[[np.ndarray], Inputs], rows: np.ndarray, _start: int, _stop: int) -> Inputs:
+    return make(rows)
 
 
-def _odd_ones(make: Callable[[np.ndarray], Inputs], rows: np.ndarray) -> list[BadRow]:
-    shapes = [_shapes(make(np.array([row])).arrays) for row in rows]
-    common = Counter(shapes).most_common(1)[0][0]
+def _odd_ones(pieces: Sequence[Piece[Inputs]], uneven: Collection[str]) -> dict[int, BadRow]:
+    """Find the rows whose shapes are not those of most."""
+    shapes = [_shapes(piece.made.arrays, uneven) for piece in pieces]
+    counts: Counter[Shapes] = Counter()
+    for piece, shape in zip(pieces, shapes, strict=True):
+        counts[shape] += piece.stop - piece.start
+    if len(counts) < 2:
+        return {}
+    common = counts.most_common(1)[0][0]
     message = "its inputs have the shapes {}, and those of most rows of its batch {}: give every row one shape, or a TensorSpec with pad="
-    return [
-        BadRow(int(row), "decode", "SchemaError", message.format(_told(shape), _told(common)))
-        for row, shape in zip(rows, shapes, strict=True)
+    return {
+        row: BadRow(row, "decode", "SchemaError", message.format(_told(shape), _told(common)))
+        for piece, shape in zip(pieces, shapes, strict=True)
         if shape != common
-    ]
+        for row in range(piece.start, piece.stop)
+    }
 
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def _shapes(arrays: Mapping[str, Any]) -> Shapes:
-    return tuple((name, tuple(np.shape(array)[1:])) for name, array in arrays.items())
+def _shapes(arrays: Mapping[str, Any], uneven: Collection[str]) -> Shapes:
+    return tuple((name, tuple(np.shape(array)[1:])) for name, array in arrays.items() if name not in uneven)
 
 
 def _told(shapes: Shapes) -> str:

@@ -26,7 +26,7 @@ import pyarrow as pa
 from sparkinfer.engine.batch import BadRow, Batch, Breach, Failure, Fault, Inputs
 from sparkinfer.engine.columns import bad_nulls, describe_null
 from sparkinfer.engine.encode import OutputColumn, check_rows, encode_outputs
-from sparkinfer.engine.fitting import OutOfMemoryFault, ceiling_of, fitting, is_out_of_memory
+from sparkinfer.engine.fitting import OutOfMemoryFault, fitting, is_device_lost, is_out_of_memory
 from sparkinfer.engine.isolate import ERROR_TYPE, assemble, by_halves
 from sparkinfer.engine.model_cache import process_models
 from sparkinfer.engine.rebatch import Regroup, rebatch
@@ -157,7 +157,6 @@ def run_partition(
             yield from _put_out(regroup.add(predictions), recorder)  # 7 yield
         recorder.lap("input_wait")  # for the end of the source
         recorder.device_peak(model.device_peak_bytes)
-        recorder.rows_fit(ceiling_of(model))
     where.check_allowed(ended=True)
     recorder.lap("other")  # what the feed and the cache did on leaving
     yield from _put_out(regroup.finish(), recorder)
@@ -182,7 +181,7 @@ def _predict(model: LoadedModel, batch: Batch, inputs: Inputs | Failure, where: 
     if plan.error_column is not None:
         return _isolated(model, batch, inputs, where, recorder)
     try:
-        return _in_pieces(model, inputs, 0, rows, where, recorder)
+        return _Pieces(model, batch, inputs, where, recorder).score(0, rows)
     except Fault as fault:
         where.fail(batch, Failure.of(fault), fault)
 
@@ -193,10 +192,10 @@ def _isolated(model: LoadedModel, batch: Batch, inputs: Inputs, where: _Where, r
     fed = np.delete(np.arange(rows), [one.row for one in inputs.bad])
 
     try:
-        pieces, faults = by_halves(lambda start, stop: _in_pieces(model, inputs, start, stop, where, recorder), len(fed))
+        pieces, found = by_halves(_Pieces(model, batch, inputs, where, recorder).score, len(fed))
     except Breach as breach:
         where.fail(batch, Failure.of(breach), breach)
-    bad = [*inputs.bad, *(BadRow.of(Failure.of(fault), int(fed[row])) for row, fault in faults)]
+    bad = [*inputs.bad, *(replace(one, row=int(fed[one.row])) for one in found)]
     where.count(batch, bad)
     recorder.bad_rows(bad)
     encoded = assemble(pieces, [column.type for column in plan.outputs], rows, bad)
@@ -204,16 +203,33 @@ def _isolated(model: LoadedModel, batch: Batch, inputs: Inputs, where: _Where, r
     return encoded
 
 
-def _in_pieces(model: LoadedModel, inputs: Inputs, start: int, stop: int, where: _Where, recorder: NoRecorder) -> list[pa.Array]:
-    """Score some rows of a batch: at once, or in as many pieces as memory asks for."""
-    rows = len(next(iter(inputs.arrays.values())))
+@dataclass(frozen=True)
+class _Pieces:
+    """A batch that may be scored in parts: for bad rows, or for memory."""
 
-    def score(first: int, last: int) -> list[pa.Array]:
-        whole = last - first == rows
-        some = inputs if whole else replace(inputs, arrays={name: array[first:last] for name, array in inputs.arrays.items()})
-        return _score(where.plan, model, some, last - first, recorder)
+    model: LoadedModel
+    batch: Batch
+    inputs: Inputs
+    where: _Where
+    recorder: NoRecorder
 
-    return fitting(score, start, stop, model, where.device)
+    def score(self, start: int, stop: int) -> list[pa.Array]:
+        """Score some of the rows that are no bad ones: at once, or in as many pieces as memory asks for."""
+        return fitting(self._score, start, stop, model=self.model, device=self.where.device, cut=self.recorder.rows_fit)
+
+    def _score(self, start: int, stop: int) -> list[pa.Array]:
+        return _score(self.where.plan, self.model, self._part(start, stop), stop - start, self.recorder)
+
+    def _part(self, start: int, stop: int) -> Inputs:
+        inputs, data = self.inputs, self.batch.data
+        if stop - start == data.num_rows - len(inputs.bad):
+            return inputs
+        if self.where.plan.prepare.joins_rows:  # a part of it would still be padded to a row that is in another part
+            fed = np.delete(np.arange(data.num_rows), [one.row for one in inputs.bad])
+            again = self.where.plan.prepare(data.take(pa.array(fed[start:stop])))
+            if isinstance(again, Inputs) and not again.bad:
+                return again
+        return replace(inputs, arrays={name: array[start:stop] for name, array in inputs.arrays.items()})
 
 
 def _score(plan: PartitionPlan, model: LoadedModel, inputs: Inputs, rows: int, recorder: NoRecorder) -> list[pa.Array]:
@@ -235,7 +251,7 @@ def _call(model: LoadedModel, inputs: Inputs) -> Any:
     except Fault:
         raise
     except Exception as error:
-        kind = OutOfMemoryFault if is_out_of_memory(error) else Fault
+        kind = OutOfMemoryFault if is_out_of_memory(error) else Breach if is_device_lost(error) else Fault
         raise kind(PredictError, f"the model raised {type(error).__name__}: {error}") from error
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from sparkinfer.engine.batch import BadRow, Breach, Failure, Fault, Inputs, Style
 from sparkinfer.engine.columns import bad_nulls, conform, decode, decode_rows, describe_null, stack_rows
-from sparkinfer.engine.conform import is_ragged
+from sparkinfer.engine.conform import as_array, is_ragged
 from sparkinfer.engine.isolate import separate
 from sparkinfer.engine.stopwatch import Stopwatch
 from sparkinfer.exceptions import PreprocessError, SchemaError
@@ -87,6 +88,11 @@ class Prepare:
         """The per-batch ``tf.function``, if that is what the user gave."""
         return _function(self.function) if self.traceable and not self.per_row else None
 
+    @property
+    def joins_rows(self) -> bool:
+        """Whether a row's inputs depend on the rows beside it: padded to the longest, or made by a function of the batch."""
+        return bool(self.function and not self.per_row) or bool(self._uneven)
+
     def __call__(self, data: pa.RecordBatch) -> Inputs | Failure:
         """Make the inputs of ``data``; no rows give no arrays."""
         watch = Stopwatch()
@@ -128,10 +134,11 @@ class Prepare:
         rows = np.delete(np.arange(data.num_rows), [one.row for one in bad])
         chosen = _taker(data, make)
         if row_by_row and len(rows):
-            faults: dict[int, Fault] = {}
-            called = {int(rows[number]): inputs for number, inputs in self._each_row(_take(data, rows), watch, faults)}
-            bad += [BadRow.of(Failure.of(fault), int(rows[number])) for number, fault in faults.items()]
-            rows = np.array(list(called), dtype=np.intp)
+            raised: list[BadRow] = []
+            called = {int(rows[number]): inputs for number, inputs in self._each_row(_take(data, rows), watch, raised)}
+            odd = _unlike_most(called)
+            bad += [*(replace(one, row=int(rows[one.row])) for one in raised), *odd]
+            rows = np.array(sorted(called.keys() - {one.row for one in odd}), dtype=np.intp)
 
             def chosen(some: np.ndarray) -> Inputs:
                 return self._conform(_stacked([called[int(row)] for row in some]))
@@ -142,11 +149,18 @@ class Prepare:
                 made = chosen(rows)
             except Breach:
                 raise
-            except Fault as fault:
-                made, more = separate(chosen, rows, fault)
+            except Fault:
+                made, more = separate(chosen, rows, uneven=self._uneven)
                 bad += more
             watch.lap("collate")
         return replace(made or Inputs(self.style), bad=tuple(sorted(bad, key=lambda one: one.row)))
+
+    @property
+    def _uneven(self) -> set[str]:
+        """Name the inputs that are padded, and their masks and lengths: of another shape in every batch."""
+        padded = [binding for binding in self.bindings if binding.spec is not None and binding.spec.pad is not None]
+        named = [(binding.name, binding.spec.mask, binding.spec.lengths) for binding in padded if binding.spec is not None]
+        return {name for names in named for name in names if name}
 
     def _null_rows(self, data: pa.RecordBatch) -> list[BadRow]:
         bad: dict[int, BadRow] = {}
@@ -155,7 +169,7 @@ class Prepare:
             mask = bad_nulls(column)
             for row in np.flatnonzero(mask).tolist() if mask is not None else ():
                 fault = Fault(SchemaError, describe_null(column, row), column=name)
-                bad.setdefault(row, BadRow.of(Failure.of(fault), row))
+                bad.setdefault(row, BadRow.of(fault, row))
         return list(bad.values())
 
     def _decode(self, data: pa.RecordBatch) -> Inputs:
@@ -173,18 +187,18 @@ class Prepare:
                 arrays[binding.name] = array
         return Inputs(style, arrays)
 
-    def _each_row(self, data: pa.RecordBatch, watch: Stopwatch, faults: dict[int, Fault] | None = None) -> Iterator[tuple[int, Inputs]]:
-        """Call the user's function for each row; where ``faults`` is given, what a row raises goes there, and the next row comes."""
-        values = list(self._row_values(data, faults))
+    def _each_row(self, data: pa.RecordBatch, watch: Stopwatch, bad: list[BadRow] | None = None) -> Iterator[tuple[int, Inputs]]:
+        """Call the user's function for each row; where ``bad`` is given, what a row raises goes there, and the next row comes."""
+        values = list(self._row_values(data, bad))
         watch.lap("decode")
         first: Inputs | None = None
         for number, given in values:
             try:
-                made = self._one_row(given, number, first)
+                made = self._one_row(given, number, first if bad is None else None)
             except Fault as fault:
-                if faults is None:
+                if bad is None:
                     raise
-                faults[number] = fault
+                bad.append(BadRow.of(fault, number))
             else:
                 first = first or made
                 yield number, made
@@ -206,7 +220,7 @@ class Prepare:
             raise Fault(PreprocessError, text, column=blamed, row=number)
         return row
 
-    def _row_values(self, data: pa.RecordBatch, faults: dict[int, Fault] | None) -> Iterator[tuple[int, tuple[object, ...]]]:
+    def _row_values(self, data: pa.RecordBatch, bad: list[BadRow] | None) -> Iterator[tuple[int, tuple[object, ...]]]:
         def read(rows: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
             columns = [decode_rows(rows.column(rows.schema.get_field_index(binding.column)), binding.column) for binding in self.bindings]
             return zip(*columns, strict=True)
@@ -214,7 +228,7 @@ class Prepare:
         try:
             whole = list(read(data))
         except Fault:
-            if faults is None:
+            if bad is None:
                 raise
         else:
             yield from enumerate(whole)
@@ -223,7 +237,7 @@ class Prepare:
             try:
                 yield number, next(read(data.slice(number, 1)))
             except Fault as fault:
-                faults[number] = fault
+                bad.append(BadRow.of(fault, number))
 
     def _whole_batch(self, data: pa.RecordBatch, watch: Stopwatch) -> Inputs:
         function = _function(self.function)
@@ -237,8 +251,8 @@ class Prepare:
         result = self._by_name(made)
         arrays = {name: _array(value) for name, value in result.arrays.items()}
         for name, array in arrays.items():
-            if array.ndim == 0 or len(array) != data.num_rows:
-                found = "a scalar" if array.ndim == 0 else f"{len(array)} rows"
+            if array.ndim == 0 or array.shape[0] != data.num_rows:
+                found = "a scalar" if array.ndim == 0 else f"{array.shape[0]} rows"
                 text = f"preprocess_batch was given {data.num_rows} rows and gave back {found} for input {name!r}"
                 raise Breach(PreprocessError, text)
         _check_fresh(arrays)
@@ -246,6 +260,8 @@ class Prepare:
 
     def _by_name(self, made: object) -> Inputs:
         """Give the user's result names: its own, or those of the bindings."""
+        if isinstance(made, (Mapping, tuple)) and not made:
+            raise Fault(PreprocessError, f"preprocess gave an empty {type(made).__name__}, expected at least one input of the model")
         if isinstance(made, Mapping):
             return Inputs("named", {str(name): value for name, value in made.items()})
         if isinstance(made, tuple):
@@ -295,7 +311,7 @@ def _check_fresh(arrays: Mapping[str, Any]) -> None:
     for array in mine:
         if any(np.may_share_memory(array, old) for old in getattr(_before, "arrays", ())):
             text = "preprocess_batch gave back the memory that it gave for the batch before, which still waits for the model: return a new array"
-            raise Fault(PreprocessError, text)
+            raise Breach(PreprocessError, text)
     _before.arrays = mine
 
 
@@ -309,6 +325,43 @@ def _stacked(rows: Sequence[Inputs]) -> Inputs:
     """Lay what the function gave for each row side by side."""
     first = rows[0]
     return Inputs(first.style, {name: stack_rows([row.arrays[name] for row in rows], name) for name in first.arrays})
+
+
+def _unlike_most(rows: Mapping[int, Inputs]) -> list[BadRow]:
+    """Find the rows whose inputs have other names, or another kind of values, than those of most rows: they would spoil a stack."""
+    kinds = {row: (inputs.style, tuple((name, _kind(value)) for name, value in inputs.arrays.items())) for row, inputs in rows.items()}
+    if len(set(kinds.values())) < 2:
+        return []
+    counted = Counter(kind for kind in kinds.values() if all(words != _NOTHING for _, words in kind[1]))
+    if not counted:  # None everywhere: told with each row when the rows are stacked
+        return []
+    common = counted.most_common(1)[0][0]
+    text = "preprocess gave {} here, and {} for most rows of the batch: give the same for every row"
+    return [
+        BadRow(row, "preprocess", "PreprocessError", text.format(_of_kind(kind), _of_kind(common)))
+        for row, kind in kinds.items()
+        if kind != common
+    ]
+
+
+_NOTHING = "None"
+_KINDS = dict.fromkeys("biuf", "numbers") | dict.fromkeys("US", "text") | {"c": "complex numbers", "M": "dates", "m": "durations"}
+
+
+def _kind(value: Any) -> str:
+    """Name what goes together in one array."""
+    if value is None:
+        return _NOTHING
+    if isinstance(value, (str, bytes)):
+        return "text"
+    try:
+        return _KINDS.get(as_array(value).dtype.kind, "objects")
+    except ValueError:  # an uneven list: told with its row when the rows are stacked
+        return "numbers"
+
+
+def _of_kind(kind: tuple[str, tuple[tuple[str, str], ...]]) -> str:
+    return ", ".join(f"{words} for {name!r}" for name, words in kind[1])
 
 
 def _take(data: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:

@@ -58,8 +58,8 @@ class NoRecorder:
     def bad_rows(self, bad: Sequence[BadRow]) -> None:
         """Tell of rows that have a reason and no prediction."""
 
-    def rows_fit(self, rows: int | None) -> None:
-        """Tell to how many rows batches had to be cut for memory, if they had to."""
+    def rows_fit(self, rows: int) -> None:
+        """Tell to how many rows a batch had to be cut for memory."""
 
     def put_out(self, chunk: pa.RecordBatch) -> None:
         """Tell that a chunk went out."""
@@ -159,9 +159,9 @@ class Recorder(NoRecorder):
             kind = f"{one.stage} {one.type}"
             self._bad_rows[kind] = self._bad_rows.get(kind, 0) + 1
 
-    def rows_fit(self, rows: int | None) -> None:
-        """Tell to how many rows batches had to be cut for memory, if they had to."""
-        self._rows_fit = rows
+    def rows_fit(self, rows: int) -> None:
+        """Keep the fewest."""
+        self._rows_fit = rows if self._rows_fit is None else min(rows, self._rows_fit)
 
     def put_out(self, chunk: pa.RecordBatch) -> None:
         """Tell that a chunk went out."""

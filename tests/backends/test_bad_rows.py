@@ -146,24 +146,87 @@ def test_postprocess_and_outputs_have_bad_rows_too() -> None:
     assert found["error"].iloc[2]["type"] == "KeyError"
 
 
+SIZES: list[int] = []
+
+
+def refuse_seven_hundred(x: np.ndarray) -> np.ndarray:
+    """A function of a batch, which travels by reference, so that the test counts its calls."""
+    SIZES.append(len(x))
+    if (x == 700).any():
+        raise ValueError("seven hundred")
+    return x
+
+
 def test_a_batch_function_is_searched_by_halves() -> None:
     """preprocess_batch does not say which row it was; it is found in few calls."""
-    sizes = []
-
-    def batch(x: np.ndarray) -> np.ndarray:
-        sizes.append(len(x))
-        if (x == 700).any():
-            raise ValueError("seven hundred")
-        return x
-
-    data = pd.DataFrame({"x": np.arange(1024.0)})
+    SIZES.clear()
     same = si.PythonModel(lambda: lambda x: x)
-    si.predict_local(data[:1], same, inputs="x", outputs="y double")
     found = si.predict_local(
-        data, same, inputs="x", outputs="y double", preprocess_batch=batch, on_error="null", batch_size=1024, prefetch_batches=0
+        pd.DataFrame({"x": np.arange(1024.0)}),
+        same,
+        inputs="x",
+        outputs="y double",
+        preprocess_batch=refuse_seven_hundred,
+        on_error="null",
+        batch_size=1024,
+        prefetch_batches=0,
     )
     assert np.flatnonzero(found["y"].isna()).tolist() == [700]
     assert found["y"].dropna().tolist() == [value for value in range(1024) if value != 700]
+    assert 10 < len(SIZES) < 30
+
+
+def test_a_row_that_is_too_long_costs_itself_alone() -> None:
+    """Its batch is padded to it; the others are padded anew without it."""
+
+    def short(ids: np.ndarray) -> np.ndarray:
+        if ids.shape[1] > 4:
+            raise IndexError("at most 4 positions")
+        return ids.sum(axis=1)
+
+    table = pa.table({"ids": [[1], [1, 1], [1, 1, 1], [1] * 9, [2, 2]]})
+    spec = si.TensorSpec("int64", shape=(None,), pad=0)
+    found = si.predict_local(table, si.PythonModel(lambda: short), inputs=("ids", spec), outputs="y long", on_error="null").to_pylist()
+    assert [row["y"] for row in found] == [1, 2, 3, None, 4]
+
+
+@pytest.mark.parametrize(
+    ("odd", "row"),
+    [
+        (lambda x: {"a": x}, 0),
+        (lambda x: None, 2),
+        (lambda x: "text", 1),
+        (lambda x: np.array([1.0, None]), 3),
+        (lambda x: np.datetime64(1, "s"), 0),
+    ],
+    ids=["names", "None", "text", "objects", "dates"],
+)
+def test_a_row_of_another_kind_than_most_is_the_bad_one(odd: Any, row: int) -> None:
+    """Also where it is the batch's first; under 'raise' it is an error of ours."""
+    data = pd.DataFrame({"x": np.arange(4.0)})
+    arguments: dict[str, Any] = {
+        "inputs": "x",
+        "outputs": "y double",
+        "preprocess": lambda x: odd(x) if x == row else np.array([x, x]),
+    }
+    total = si.PythonModel(lambda: lambda x: x.sum(axis=1))
+    found = si.predict_local(data, total, on_error="null", **arguments)
+    assert found["y"].isna().tolist() == [number == row for number in range(4)]
+    with pytest.raises(si.SparkInferError):
+        si.predict_local(data, total, **arguments)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "null"])
+def test_a_function_that_gives_nothing_is_an_error_of_ours(on_error: str) -> None:
+    """An empty dict holds no input."""
+    data = pd.DataFrame({"x": [1.0]})
+    same = si.PythonModel(lambda: lambda x: x)
+    arguments: dict[str, Any] = {"inputs": "x", "outputs": "y double", "preprocess": lambda x: {}, "on_error": on_error}
+    if on_error == "raise":
+        with pytest.raises(PreprocessError, match="preprocess gave an empty dict, expected at least one input"):
+            si.predict_local(data, same, **arguments)
+    else:
+        assert si.predict_local(data, same, **arguments)["error"].iloc[0]["stage"] == "preprocess"
 
 
 def test_the_limits_end_a_job_that_goes_wrong() -> None:

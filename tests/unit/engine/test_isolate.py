@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkinfer.engine.batch import BadRow, Fault, Inputs
+from sparkinfer.engine.batch import BadRow, Breach, Fault, Inputs
 from sparkinfer.engine.isolate import ERROR_TYPE, Piece, assemble, by_halves, separate
 from sparkinfer.exceptions import PredictError, SchemaError
 
@@ -28,12 +29,26 @@ def test_halving_finds_the_bad_rows_and_does_the_others(rows: int, bad: set[int]
         return list(range(start, stop))
 
     pieces, found = by_halves(do, rows)
-    assert [row for row, _ in found] == sorted(bad)
-    assert [row for piece in pieces for row in piece.made] == [row for row in range(rows) if row not in bad]
+    assert sorted(one.row for one in found) == sorted(bad)
+    assert {one.message for one in found} <= {"no"}
+    assert sorted(row for piece in pieces for row in piece.made) == [row for row in range(rows) if row not in bad]
     assert all(piece.made == list(range(piece.start, piece.stop)) for piece in pieces)
-    assert len(calls) <= 1 + 2 * len(bad) * (math.ceil(math.log2(max(2, rows))) + 1)
-    if named:
-        assert len(calls) <= 1 + 2 * len(bad)
+    assert [piece.start for piece in pieces] == sorted(piece.start for piece in pieces)
+    deep = math.ceil(math.log2(max(2, rows))) + 2
+    assert len(calls) <= 1 + 3 * len(bad) * deep
+    assert sum(stop - start for start, stop in calls) <= (1 + 2 * deep) * rows
+
+
+def test_a_broken_contract_is_searched_nowhere() -> None:
+    """Smaller parts would only hide it."""
+
+    def do(start: int, stop: int) -> None:
+        raise Breach(PredictError, "expected 4 rows, found 1")
+
+    with pytest.raises(Breach):
+        by_halves(do, 4)
+    with pytest.raises(Breach):
+        separate(lambda rows: do(0, len(rows)), np.arange(3))  # type: ignore[arg-type,return-value]
 
 
 def shaped(*widths: int) -> list[np.ndarray]:
@@ -59,7 +74,7 @@ def test_the_odd_rows_are_those_that_differ_from_most() -> None:
     """Where the first row of a batch is the odd one, it is to blame, and not the thirty that agree; a row that is bad by itself is told apart."""
     values = [*shaped(3, 8, 8), np.full(8, np.nan), *shaped(8, 9)]
     make = maker(values)
-    inputs, bad = separate(make, np.arange(6), Fault(SchemaError, "uneven", row=1))
+    inputs, bad = separate(make, np.arange(6))
     assert inputs is not None
     assert inputs.arrays["x"].shape == (3, 8)
     assert {one.row: one.message.partition(":")[0] for one in bad} == {
@@ -77,16 +92,44 @@ def test_a_fault_without_a_row_is_searched_by_halves() -> None:
             raise Fault(SchemaError, "somewhere")
         return Inputs("single", {"x": rows.astype(float)})
 
-    inputs, bad = separate(make, np.array([0, 2, 5]), Fault(SchemaError, "somewhere"))
+    inputs, bad = separate(make, np.array([0, 2, 5]))
     assert inputs is not None
     assert inputs.arrays["x"].tolist() == [0.0, 5.0]
     assert bad == [BadRow(2, "decode", "SchemaError", "somewhere")]
 
 
+def test_padded_inputs_may_differ_in_shape() -> None:
+    """Their lengths are those of each part; only the input that is not padded makes a row the odd one."""
+
+    def make(rows: np.ndarray) -> Inputs:
+        widths = {2 if row < 5 else 3 for row in rows.tolist()}
+        if len(widths) > 1:
+            raise Fault(SchemaError, "uneven", row=next(i for i, row in enumerate(rows.tolist()) if (row < 5) != (rows[0] < 5)))
+        return Inputs("named", {"ids": np.zeros((len(rows), int(rows.max()) + 1)), "img": np.zeros((len(rows), widths.pop()))})
+
+    inputs, bad = separate(make, np.arange(6), uneven={"ids"})
+    assert inputs is not None
+    assert len(inputs.arrays["img"]) == 5
+    assert [one.row for one in bad] == [5]
+
+
+def test_what_fails_only_together_is_told_of_every_row() -> None:
+    """Each is fine alone, and they do not go together: the reason is the function's own."""
+
+    def make(rows: np.ndarray) -> Inputs:
+        if len(rows) > 2:
+            raise Fault(SchemaError, "two at most")
+        return Inputs("single", {"x": rows})
+
+    inputs, bad = separate(make, np.arange(5))
+    assert inputs is None
+    assert {(one.row, one.message) for one in bad} == {(row, "two at most") for row in range(5)}
+
+
 def test_where_no_row_is_fine_there_are_only_reasons() -> None:
     """No inputs, and as many reasons as rows."""
     values = [np.full(2, np.nan)] * 3
-    inputs, bad = separate(maker(values), np.arange(3), Fault(SchemaError, "a NaN", row=0))
+    inputs, bad = separate(maker(values), np.arange(3))
     assert inputs is None
     assert [one.row for one in bad] == [0, 1, 2]
 

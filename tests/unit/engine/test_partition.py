@@ -35,7 +35,7 @@ def plan(load: Callable[[], Any], *, inputs: Any = "x", outputs: str = "y double
         key=said.pop("key", None),
         functions=functions,
         on_null=on_null,
-        on_error="raise",
+        on_error=said.pop("on_error", "raise"),
         config=InferenceConfig(**said),
     )
 
