@@ -645,6 +645,15 @@ def test_a_uri_that_mlflow_does_not_know_is_an_error_with_the_store(uri: str) ->
         si.MlflowModel(uri).describe()
 
 
+def test_the_stores_password_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address that MLflow was given may hold one."""
+    address = "sqlite://bob:hunter2@host/mlflow.db"
+    monkeypatch.setattr("mlflow.get_tracking_uri", lambda: address)
+    with pytest.raises(ModelLoadError, match=r"The tracking store is 'sqlite://host/mlflow\.db'") as failed:
+        si.MlflowModel("models:/nobody/1").describe()
+    assert "hunter2" not in str(failed.value)
+
+
 def test_a_card_cannot_be_asked_for(saved: Any) -> None:
     """MLflow chooses the device of what it loads."""
     with pytest.raises(ConfigError, match="MLflow puts a pyfunc on its device itself"):
