@@ -110,19 +110,7 @@ def _laid_over(session: Any, conf: Mapping[str, str]) -> Iterator[None]:
 
 def _started(master: str | None, app_name: str | None, conf: Mapping[str, str]) -> SparkSession:
     builder: SparkSession.Builder = SparkSession.builder
-    settings = {"spark.ui.showConsoleProgress": "false", **conf}  # Spark's own bar and ours would write over each other
-    if is_submitted():
-        if master is not None:
-            remark(
-                "the job file's spark.master is not taken: spark-submit was given a master of its own, or takes its default, which stays"
-            )
-    else:
-        if master is not None:
-            settings["spark.master"] = master
-        if _PYTHON in conf:  # read by spark-submit only; a plain Python process takes the variable
-            os.environ["PYSPARK_PYTHON"] = conf[_PYTHON]
-        elif settings.get("spark.master", "local").startswith("local"):
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = _settings(master, conf)
     try:
         for key, value in settings.items():  # one that Spark Connect does not take is refused here
             builder = builder.config(key, value)
@@ -136,3 +124,23 @@ def _started(master: str | None, app_name: str | None, conf: Mapping[str, str]) 
     if not is_submitted() and not is_connect(session):
         session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _settings(master: str | None, conf: Mapping[str, str]) -> dict[str, str]:
+    """Give a new session's settings, and have the workers of a local one run this very Python."""
+    settings = dict(conf)
+    if "SPARK_REMOTE" not in os.environ:  # a server of Spark Connect shows no bar here, and refuses the setting
+        settings.setdefault("spark.ui.showConsoleProgress", "false")  # Spark's own bar and ours would write over each other
+    if is_submitted():
+        if master is not None:
+            remark(
+                "the job file's spark.master is not taken: spark-submit was given a master of its own, or takes its default, which stays"
+            )
+        return settings
+    if master is not None:
+        settings["spark.master"] = master
+    if _PYTHON in conf:  # read by spark-submit only; a plain Python process takes the variable
+        os.environ["PYSPARK_PYTHON"] = conf[_PYTHON]
+    elif settings.get("spark.master", "local").startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return settings

@@ -277,6 +277,33 @@ def test_the_command_line_in_a_plain_shell(folder: Path) -> None:
     assert done.stdout.startswith("1 rows in "), done.stdout
 
 
+@pytest.mark.spark(since=(4, 0), why="SPARK_REMOTE=local starts a server of Spark Connect without a download")
+def test_the_command_line_over_spark_connect(folder: Path) -> None:
+    """Where SPARK_REMOTE is set the doctor and a job ask for no master; a value of the environment is not told."""
+    pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+    job = write_job(folder, source={"query": "SELECT 1L AS id", "where": "idd = '${env:VALUE}'"})
+    code = (
+        "import sys; from sparkinfer.cli import main; "
+        "codes = [main(['doctor', '--json']), main(['run', sys.argv[1], '--check', '--set', 'source.where=id > 0']), main(['run', sys.argv[1]])]; "
+        "print(codes)"
+    )
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(folder), "SPARK_REMOTE": "local[1]"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(job)],
+        cwd=folder,
+        env={**environment, "VALUE": "hunter2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout.rstrip().endswith("would give id bigint, y bigint\n[0, 0, 2]"), done.stdout + done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("sparkinfer: ")]
+    assert len(told) == 1
+    assert told[0].startswith("sparkinfer: source: AnalysisException: [UNRESOLVED_COLUMN")
+    assert "CANNOT_MODIFY_CONFIG" not in done.stderr
+
+
 def test_the_doctor_looks_at_driver_and_workers(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     """Every check has a state; what runs these tests is well, also on the workers."""
     code = main(["doctor", "--json"])
