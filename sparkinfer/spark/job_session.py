@@ -27,7 +27,7 @@ except ImportError:  # before Spark 4, which has no such loggers
 __all__ = ["SessionError", "is_submitted", "job_session", "queries_unlogged"]
 
 _PYTHON = "spark.pyspark.python"
-_PRIVATE = re.compile("secret|password|token|credential|key", re.IGNORECASE)  # Spark's own spark.redaction.regex, and a little more
+_PRIVATE = re.compile("secret|password|token|credential|key", re.IGNORECASE)  # as Spark redacts them in its own pages, and a little more
 _QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 

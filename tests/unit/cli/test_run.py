@@ -50,9 +50,9 @@ def test_the_chain_of_an_error_is_cut_where_it_holds_a_value(trace: bool, chaine
     with (
         pytest.raises(JobFailedError, match=r"^sink: RuntimeError: \$\{env:PASSWORD\}$") as failed,
         _without_secrets(DOCUMENT, trace=trace),
+        _told("sink", DOCUMENT),
     ):
-        with _told("sink", DOCUMENT):
-            raise RuntimeError("hunter2\nhunter3")
+        raise RuntimeError("hunter2\nhunter3")
     assert (failed.value.__cause__ is not None) is chained
     with pytest.raises(ConfigError, match=r"^no value$") as refused, _without_secrets(DOCUMENT, trace=False):
         raise ConfigError("no value") from OSError("why")
