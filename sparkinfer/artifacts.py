@@ -22,7 +22,20 @@ from typing import Literal
 from sparkinfer.engine.contracts import ModelFile
 from sparkinfer.exceptions import ModelLoadError, nearest
 
-__all__ = ["WORDS", "Kind", "check_pin", "driver_folder", "files_under", "fingerprint_of", "local_path", "model_file", "sha256_of", "sniff"]
+__all__ = [
+    "WORDS",
+    "Kind",
+    "check_pin",
+    "driver_folder",
+    "files_under",
+    "fingerprint_of",
+    "is_address",
+    "local_path",
+    "model_file",
+    "sha256_of",
+    "sniff",
+    "without_userinfo",
+]
 
 Kind = Literal[
     "saved_model",
@@ -57,9 +70,25 @@ WORDS: dict[Kind, str] = {
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _TORCH_LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the long 0x1950a86a20f9469cfc6c, pickled, after the protocol's two bytes
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/")
+_USERINFO = re.compile(r"(?<=//)[^/\s?#]*@")
 _CHUNK_BYTES = 1 << 20
 
 _hashes: dict[tuple[object, ...], str] = {}
+
+
+def is_address(text: str) -> bool:
+    """Tell whether a text names something that is no path of this machine, such as ``s3://`` or ``models:/``."""
+    return _SCHEME.match(text) is not None and not text.startswith("file:")
+
+
+def without_userinfo(text: str) -> str:
+    """Take user names and passwords out of the addresses in a text.
+
+    Example:
+        >>> without_userinfo("at ftp://bob:secret@host/data")
+        'at ftp://host/data'
+    """
+    return _USERINFO.sub("", text)
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.contracts import Describable
     from sparkinfer.engine.encode import OutputColumn
 
-__all__ = ["Functions", "check_input_types", "describe", "plan_partition"]
+__all__ = ["Functions", "check_input_types", "describe", "plan_partition", "refuse_unsaid"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def plan_partition(
         SchemaError: the model's own inputs are not among the data's columns.
         ModelLoadError: the model cannot be read.
     """
-    _refuse_unsaid(inputs, outputs, functions)
+    refuse_unsaid(inputs, outputs, functions)
     said = None if inputs is None else parse_inputs(inputs)
     _one_of("on_null", on_null, ("raise", "null", "pass"))
     _one_of("on_error", on_error, ("raise", "null"))
@@ -103,8 +103,12 @@ def plan_partition(
     )
 
 
-def _refuse_unsaid(inputs: object, outputs: object, functions: Functions) -> None:
-    """A signature tells what the model takes and gives, and not what stands before and after it."""
+def refuse_unsaid(inputs: object, outputs: object, functions: Functions) -> None:
+    """Refuse to leave to a signature what stands before and after the model.
+
+    Raises:
+        ConfigError: inputs or outputs is ``None``, and a function stands on that side.
+    """
     before = "preprocess" if functions.preprocess is not None else "preprocess_batch"
     if inputs is None and (functions.preprocess is not None or functions.preprocess_batch is not None):
         msg = f"inputs is not given, and the model's signature cannot tell which columns {before} takes: name them, as in inputs='x'"

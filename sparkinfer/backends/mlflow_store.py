@@ -24,7 +24,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.types.schema import ParamSpec
 
-from sparkinfer.artifacts import driver_folder, local_path, sha256_of
+from sparkinfer.artifacts import driver_folder, is_address, local_path, sha256_of, without_userinfo
 from sparkinfer.exceptions import ConfigError, ModelLoadError, nearest
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Logged", "checked_params", "fetch", "read"]
 
 _REGISTERED_META = "registered_model_meta"  # MLflow writes the name and version asked for beside the files: not the model's content
-_ADDRESS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/")
 _ALIAS = re.compile(r"models:/+(?P<name>[^/@]+)@(?P<alias>[^/@]+)")
 _VERSION = re.compile(r"models:/+(?P<name>[^/@]+)/(?P<version>[0-9]+)")
 _LOGGED = re.compile(r"models:/+(?P<id>m-[0-9a-f]{32})")
@@ -71,7 +70,7 @@ def fetch(model: MlflowModel) -> Path:
         ModelLoadError: MLflow has no such model, or cannot be reached.
     """
     uri = os.fspath(model.uri)
-    if not _ADDRESS.match(uri) or uri.startswith("file:"):
+    if not is_address(uri):
         return local_path(uri)
     try:
         with _fetching:
@@ -87,7 +86,7 @@ def fetch(model: MlflowModel) -> Path:
             f"{model}: MLflow gives no model for it ({type(error).__name__}: {_first_line(error)}). The tracking store is "
             f"{mlflow.get_tracking_uri()!r}, the registry {mlflow.get_registry_uri()!r}"
         )
-        raise ModelLoadError(msg) from error
+        raise ModelLoadError(without_userinfo(msg)) from error
 
 
 def _resolved(uri: str) -> tuple[str, tuple[object, ...] | None]:

@@ -7,9 +7,22 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["main"]
+__all__ = ["command", "main"]
 
 _PACKAGES = ("typer", "rich", "yaml", "pydantic")
+
+
+def command() -> None:
+    """Run the command of the process's arguments, and end with its exit code: what the package's entry point names.
+
+    A wheel task on Databricks calls that function too, and takes no notice of what it gives back.
+
+    Raises:
+        SystemExit: the code is not 0.
+    """
+    code = main()
+    if code:
+        raise SystemExit(code)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -75,7 +75,7 @@ def run(
     from sparkinfer.cli.run import JobFailedError, run_job  # noqa: PLC0415 - pydantic and the library's core
 
     try:
-        run_job(job.expanduser(), changes=tuple(changes or ()), check=check)
+        run_job(job.expanduser(), changes=tuple(changes or ()), check=check, trace=trace)
     except JobFailedError:
         if trace:
             raise SystemExit(_traced()) from None

@@ -67,8 +67,10 @@ def examine(master: str | None) -> list[Check]:
         return [*checks, Check("session", "a session", "missing", "not started", "mend Java and Spark first")]
     from sparkinfer.spark.job_session import job_session  # noqa: PLC0415 - pyspark may be missing
 
+    if master is None and "SPARK_REMOTE" not in os.environ:  # a session of Spark Connect takes no master
+        master = "local[2]"
     try:
-        with job_session(master or "local[2]", "sparkinfer doctor", {}) as session:
+        with job_session(master, "sparkinfer doctor", {}) as session:
             checks += _examine_session(session, here)
     except SparkInferError as error:
         checks.append(Check("session", "a session", "wrong", str(error), "mend what is told above; is the master's address right?"))

@@ -79,9 +79,11 @@ class Functions:
     def _have_travel(self) -> None:
         """Register every module that came out of the folders, also those that the named ones imported."""
         for name, module in list(sys.modules.items()):
-            if name not in self._registered and name != "__main__" and self._is_local(name):
+            if name in self._registered or name == "__main__" or not self._is_local(name):
+                continue
+            if getattr(module, "__name__", None) == name:  # a module under a second name is registered by its own
                 cloudpickle.register_pickle_by_value(module)
-                self._registered[name] = module
+            self._registered[name] = module
 
     def _is_local(self, name: str) -> bool:
         """Tell whether the top-level package lies right in one of the folders; a .venv further below does not count."""
@@ -100,7 +102,8 @@ class Functions:
     def close(self) -> None:
         """Forget the modules, so that the next job may bring others of the same names."""
         for name, module in self._registered.items():
-            cloudpickle.unregister_pickle_by_value(module)
+            if getattr(module, "__name__", None) == name:
+                cloudpickle.unregister_pickle_by_value(module)
             if name not in self._loaded_before:
                 sys.modules.pop(name, None)
 
@@ -114,9 +117,11 @@ def functions_beside(job: Path) -> Iterator[Functions]:
     importlib.invalidate_caches()
     functions = Functions(folders)
     try:
-        yield functions
+        try:
+            yield functions
+        finally:
+            functions.close()
     finally:
-        functions.close()
         sys.path[:] = before
 
 

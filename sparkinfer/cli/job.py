@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, PlainValidator, ValidationError, model_validator
 
-import sparkinfer
 from sparkinfer import models
 from sparkinfer.arguments import parse_inputs, parse_outputs
 from sparkinfer.cli.keys import Count, Function, Options, Section, Texts, exactly_one, keys_of
@@ -32,8 +31,7 @@ Torch = keys_of(models.TorchModel, factory=True)
 TensorFlow = keys_of(models.TensorFlowModel, factory=True)
 Python = keys_of(models.PythonModel)
 Config = keys_of(InferenceConfig, each=True)
-_MLFLOW = getattr(sparkinfer, "MlflowModel", None)
-Mlflow: Any = keys_of(_MLFLOW) if _MLFLOW is not None else dict[str, Any]
+Mlflow = keys_of(models.MlflowModel)
 
 
 # --- inputs -------------------------------------------------------------------------------------------------------------
@@ -112,33 +110,30 @@ class Model(Section):
 
     torch: Torch | None = None  # type: ignore[valid-type]  # made of the dataclass
     tensorflow: TensorFlow | None = None  # type: ignore[valid-type]
-    mlflow: Mlflow | None = None
+    mlflow: Mlflow | None = None  # type: ignore[valid-type]
     python: Python | None = None  # type: ignore[valid-type]
 
     @model_validator(mode="after")
     def _one_model(self) -> Model:
         exactly_one(self, ("torch", "tensorflow", "mlflow", "python"))
-        if isinstance(self.mlflow, dict):
-            msg = "mlflow is given, but this version of sparkinfer has no MlflowModel: give the model's files to torch or tensorflow, or load it in python"
-            raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for its own
         return self
 
 
 class Predict(Section):
-    """``predict``'s own keywords."""
+    """``predict``'s own keywords; a model with a signature needs neither inputs nor outputs."""
 
-    inputs: Annotated[Any, PlainValidator(_inputs)]
-    outputs: Annotated[str, AfterValidator(_outputs)]
+    inputs: Annotated[Any, PlainValidator(_inputs)] = None
+    outputs: Annotated[str, AfterValidator(_outputs)] | None = None
     keep: Texts | None = None
     preprocess: Function | None = None
     preprocess_batch: Function | None = None
     postprocess: Function | None = None
     on_null: Literal["raise", "null", "pass"] = "raise"
-    on_error: str = "raise"
+    on_error: Literal["raise", "null"] = "raise"
     error_column: str = "error"
     key: Texts | None = None
     road: Literal["auto", "map", "column"] = "auto"
-    scan: str = "spark"
+    scan: Literal["spark"] = "spark"
 
 
 class Spark(Section):
@@ -201,6 +196,14 @@ class Job(Section):
     spark: Spark = Field(default_factory=Spark)
     sink: Sink
     run: Run = Field(default_factory=Run)
+
+    @model_validator(mode="after")
+    def _measured(self) -> Job:
+        for key in ("report", "label"):
+            if getattr(self.run, key) is not None and getattr(self.config, "metrics", None) is False:
+                msg = f"run.{key} needs measurements, which config.metrics: false switches off: leave one of the two out"
+                raise ValueError(msg)
+        return self
 
 
 def parse_job(document: Document) -> Job:

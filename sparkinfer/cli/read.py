@@ -48,10 +48,15 @@ class Document:
     hidden: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def hide(self, text: str) -> str:
-        """Put the mark in the place of every value that came out of the environment."""
-        for value, mark in sorted(self.hidden.items(), key=lambda pair: -len(pair[0])):
-            text = text.replace(value, mark)
-        return text
+        """Put the mark in the place of every value that came out of the environment, also of its lines, and as ``repr`` writes it.
+
+        Whole numbers stay: they are settings, and hiding them would garble the figures of a message.
+        """
+        marks = {form: mark for value, mark in self.hidden.items() for form in _forms(value)}
+        if not marks:
+            return text
+        longest_first = "|".join(re.escape(form) for form in sorted(marks, key=len, reverse=True))
+        return re.sub(longest_first, lambda found: marks[found[0]], text)
 
 
 def read_job(path: Path, changes: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> Document:
@@ -73,6 +78,12 @@ def read_job(path: Path, changes: Iterable[str] = (), environment: Mapping[str, 
     filler = _Filler(str(path), variables, path.absolute().parent)
     values = {key: filler.filled(value, (key,)) for key, value in marked.items()}
     return Document(path=path, values=values, marked=marked, hidden=filler.hidden)
+
+
+def _forms(value: str) -> set[str]:
+    """Give the ways in which a message may hold a value, or a part of it that is one line."""
+    lines = {value, *(line.strip() for line in value.splitlines())}
+    return {form for line in lines for form in (line, repr(line)[1:-1]) if len(form) >= _LEAST_HIDDEN and not form.isdecimal()}
 
 
 def at(way: Sequence[str | int]) -> str:
@@ -249,6 +260,5 @@ class _Filler:
             msg = f"{self._where}: {at(way)}: the environment variable {name} is not set: export {name}=..., or write the value out"
             raise ConfigError(msg)
         value = self._variables[name]
-        if len(value) >= _LEAST_HIDDEN:
-            self.hidden[value] = mark
+        self.hidden[value] = mark
         return value

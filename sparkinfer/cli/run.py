@@ -8,10 +8,12 @@ line that is printed.
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +24,7 @@ from sparkinfer.cli.functions import Functions, functions_beside
 from sparkinfer.cli.job import Job, Sink, Source, parse_job
 from sparkinfer.cli.read import Document, read_job
 from sparkinfer.config import InferenceConfig
-from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SparkInferError
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SparkInferError, nearest
 
 if TYPE_CHECKING:
     from sparkinfer.cli.keys import Section
@@ -31,20 +33,25 @@ if TYPE_CHECKING:
 __all__ = ["JobFailedError", "run_job"]
 
 _FUNCTIONS = ("preprocess", "preprocess_batch", "postprocess")
-_OURS = re.compile(r"sparkinfer\.errors\.(\w+: .*)")
+_OURS = re.compile(rf"{re.escape(SparkInferError.__module__)}\.(\w+: .*)")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")  # its frames are indented, its last line is not
+_WRONG_SQL = re.compile(r"\[(UNRESOLVED_|PARSE_SYNTAX_ERROR|DATATYPE_MISMATCH)")  # Spark's error classes of what the file itself says
 
 
 class JobFailedError(SparkInferError, RuntimeError):
     """Spark could not read, score or write the rows; chained to what it raised."""
 
 
-def run_job(path: Path, *, changes: tuple[str, ...] = (), check: bool = False, say: Callable[[str], None] = print) -> InferenceRun | None:
+def run_job(
+    path: Path, *, changes: tuple[str, ...] = (), check: bool = False, trace: bool = False, say: Callable[[str], None] = print
+) -> InferenceRun | None:
     """Run the job of a file.
 
     Args:
         path: the job file.
         changes: ``key.path=value`` texts, laid over it.
         check: stop before the first row: the file, its functions, the model, the source's columns and types are checked.
+        trace: let pyspark log the queries that fail, which may hold values of the environment.
         say: takes each line for people.
 
     Returns:
@@ -60,19 +67,21 @@ def run_job(path: Path, *, changes: tuple[str, ...] = (), check: bool = False, s
     def say_plainly(line: str) -> None:
         say(document.hide(line))
 
-    with _without_secrets(document), functions_beside(path) as functions:
+    with _without_secrets(document, trace=trace), functions_beside(path) as functions:
         model = _model(job, functions)
         keywords = _keywords(job, functions)
         _check_report(job)
-        from sparkinfer.spark.job_session import job_session  # noqa: PLC0415 - brings pyspark, which a wrong file needs not
+        from sparkinfer.spark.job_session import job_session, queries_unlogged  # noqa: PLC0415 - brings pyspark, which a wrong file needs not
 
         name = job.run.name or path.stem
-        with job_session(job.spark.master, job.spark.app_name or f"sparkinfer {name}", job.spark.conf) as session:
-            with _told("source"):
+        app_name = job.spark.app_name or f"sparkinfer {name}"
+        with nullcontext() if trace else queries_unlogged(), job_session(job.spark.master, app_name, job.spark.conf) as session:
+            with _told("source", document):
                 rows = _read(session, job.source)
+                rows.schema  # noqa: B018 - Spark Connect resolves the names no sooner
             if check:
                 settings = replace(_config(job), max_records_per_batch=None)  # in force only while a run is open
-                scored = _predicted(rows, model, settings, keywords)
+                scored = _predicted(rows, model, settings, keywords, document, job)
                 columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in scored.schema)
                 say_plainly(f"{path} is in order: {model} would give {columns}")
                 return None
@@ -86,9 +95,9 @@ def _score(
     measured = job.run.metrics and config.metrics
     records = config.max_records_per_batch
     with sparkinfer.inference_run(name, max_records_per_batch=records, metrics=measured, label=job.run.label, mlflow=job.run.mlflow) as run:
-        scored = _predicted(rows, model, config, keywords)
+        scored = _predicted(rows, model, config, keywords, document, job)
         begun = time.perf_counter()
-        with _told("sink"):
+        with _told("sink", document):
             _write(scored, job.sink)
         seconds = time.perf_counter() - begun
     for line in _summary(run, seconds, job, document):
@@ -96,9 +105,26 @@ def _score(
     return run
 
 
-def _predicted(rows: Any, model: Any, config: InferenceConfig, keywords: dict[str, Any]) -> Any:
-    with _told("predict"):
-        return sparkinfer.predict(rows, model, config=config, **keywords)
+def _predicted(rows: Any, model: Any, config: InferenceConfig, keywords: dict[str, Any], document: Document, job: Job) -> Any:
+    with _told("predict", document):
+        scored = sparkinfer.predict(rows, model, config=config, **keywords)
+    _check_names(job, scored.columns, job.predict.keep or rows.columns)
+    return scored
+
+
+def _check_names(job: Job, given: Sequence[str], kept: Sequence[str]) -> None:
+    """Refuse names of columns that would be missed only when the rows are scored and written."""
+    if job.run.label is not None and job.run.label not in kept:
+        msg = f"run.label: the column {job.run.label!r} is not among the kept ones. {nearest(job.run.label, kept)}"
+        raise ConfigError(msg)
+    known = {name.lower() for name in given}  # by default Spark does not tell upper from lower case
+    for key in ("partition_by", "repartition"):
+        names = getattr(job.sink, key)
+        for name in names if isinstance(names, tuple) else ():
+            inside = key == "repartition" and ("." in name or "`" in name)  # a field of a struct, or quoted: Spark's to read
+            if name.lower() not in known and not inside:
+                msg = f"sink.{key}: the column {name!r} is not among those that are written. {nearest(name, given)}"
+                raise ConfigError(msg)
 
 
 # --- from the file to the library's own values ---------------------------------------------------------------------------
@@ -119,7 +145,7 @@ def _model(job: Job, functions: Functions) -> Any:
         factory = functions.find(given.pop("factory"), f"{key}.factory")
         # a PyTorch module is made on the workers, from its weights; a Keras model is an object that travels
         given["source"] = factory if kind == "torch" else _called(factory, f"{key}.factory")
-    kinds = {"torch": sparkinfer.TorchModel, "tensorflow": sparkinfer.TensorFlowModel, "mlflow": getattr(sparkinfer, "MlflowModel", None)}
+    kinds: dict[str, Any] = {"torch": sparkinfer.TorchModel, "tensorflow": sparkinfer.TensorFlowModel, "mlflow": sparkinfer.MlflowModel}
     return _made(kinds[kind], given, key)
 
 
@@ -152,6 +178,20 @@ def _check_report(job: Job) -> None:
     if job.run.report is not None and find_spec("matplotlib") is None:
         msg = "run.report: the report is drawn by matplotlib, which is not installed here: pip install 'sparkinfer[report]', or leave the key out"
         raise MissingDependencyError(msg)
+    if job.run.report is not None:
+        _check_place(Path(job.run.report).expanduser())
+
+
+def _check_place(report: Path) -> None:
+    there = next(folder for folder in report.absolute().parents if folder.exists())  # what is below it will be made
+    if report.is_dir():
+        why = "which is a folder"
+    elif not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        why = f"since {str(there)!r} is no folder that can be written to"
+    else:
+        return
+    msg = f"run.report: the page cannot be written to {str(report)!r}, {why}: give the path of a file elsewhere"
+    raise ConfigError(msg)
 
 
 # --- Spark ---------------------------------------------------------------------------------------------------------------
@@ -196,30 +236,54 @@ def _write(scored: Any, sink: Sink) -> None:
 
 
 @contextmanager
-def _told(part: str) -> Iterator[None]:
+def _told(part: str, document: Document) -> Iterator[None]:
     """Have Spark's own errors told by the part of the job, in one line."""
     try:
         yield
     except SparkInferError:
         raise
     except Exception as error:
-        text = str(error)
-        ours = _OURS.findall(text)  # a worker's traceback ends with our own error, if it is one of ours
-        first = ours[-1] if ours else f"{type(error).__name__}: {next((line for line in text.splitlines() if line.strip()), '')}"
-        msg = f"{part}: {first}"
-        raise JobFailedError(msg) from error
+        text = document.hide(str(error))  # as a whole: a value may have several lines
+        msg = f"{part}: {_cause(text) or f'{type(error).__name__}: {_first_line(text)}'}"
+        wrong = part == "source" and _WRONG_SQL.match(text) is not None
+        raise (ConfigError if wrong else JobFailedError)(msg) from error
+
+
+def _cause(text: str) -> str | None:
+    """Find what a worker raised: our own error, which ends its traceback, or else the last line of the last traceback."""
+    found = _OURS.findall(text) or _TRACEBACK.findall(text)
+    return found[-1].strip() if found else None
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")
 
 
 @contextmanager
-def _without_secrets(document: Document) -> Iterator[None]:
-    """Take what came out of the environment out of the library's own messages."""
+def _without_secrets(document: Document, *, trace: bool) -> Iterator[None]:
+    """Take what came out of the environment out of the library's own errors and of all warnings."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        told = document.hide(str(message))
+        before(message if told == str(message) else category(told), category, *place, **more)
+
+    warnings.showwarning = show
     try:
         yield
     except SparkInferError as error:
-        told = document.hide(str(error))
-        if told != str(error):
-            raise type(error)(told) from None  # the chain below holds the value
-        raise
+        shown_whole = trace and isinstance(error, JobFailedError)
+        if shown_whole or all(document.hide(str(one)) == str(one) for one in _chain(error)):
+            raise
+        raise type(error)(document.hide(str(error))) from None  # the chain holds the value
+    finally:
+        warnings.showwarning = before
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 # --- what is said at the end ---------------------------------------------------------------------------------------------
@@ -237,8 +301,10 @@ def _summary(run: InferenceRun, seconds: float, job: Job, document: Document) ->
     place = document.marked["sink"]
     yield f"result -> {place.get('table') or place.get('path') or job.sink.format}"
     if job.run.report is not None:
-        path = Path(job.run.report).expanduser()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield f"report -> {run.save_report(path)}"
+        with _told("run.report", document):
+            path = Path(job.run.report).expanduser()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            saved = run.save_report(path)
+        yield f"report -> {saved}"
     if run.mlflow_run_id is not None:
         yield f"MLflow run {run.mlflow_run_id}"

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from sparkinfer.artifacts import without_userinfo
 from sparkinfer.spark.session import is_connect
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Call:
     def settings(self) -> dict[str, Any]:
         """Give what the call was asked to do, for people and sinks; looked up once, and no job is run for it."""
         model = self.plan.model
+        with _lock:
+            data = _data.pop(self.id, None)
         return {
             "model": model.label,
             "model_fingerprint": model.fingerprint[:16],
@@ -61,7 +64,7 @@ class Call:
             "road": self.road,
             "on_null": self.plan.on_null,
             **_slots(self.session),
-            **_source_of(_data.pop(self.id, None)),
+            **_source_of(data),
             **({} if model.model_id is None else {"model_id": model.model_id}),
             **asdict(self.plan.config),
         }
@@ -81,7 +84,7 @@ def _source_of(data: Any) -> dict[str, str]:
     """Name the files that are scored by the folder of the first one, without its partition folders; nothing where there are none."""
     try:
         files = data._jdf.inputFiles() if hasattr(data, "_jdf") else data.inputFiles()  # noqa: SLF001 - a Java array: only its first is fetched
-        folder = str(files[0]).rpartition("/")[0]
+        folder = without_userinfo(str(files[0]).rpartition("/")[0])  # it goes to MLflow and into the summary
     except Exception:  # noqa: BLE001 - no DataFrame, a stream, a session that hides its JVM
         return {}
     while "=" in folder.rpartition("/")[2]:

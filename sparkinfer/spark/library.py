@@ -125,4 +125,7 @@ def _write(sources: tuple[tuple[str, bytes], ...], target: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{pack_library(*sys.argv[1:])}\n")
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: python -m sparkinfer.spark.library FOLDER\n")
+        raise SystemExit(2)
+    sys.stdout.write(f"{pack_library(sys.argv[1])}\n")

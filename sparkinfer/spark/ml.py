@@ -22,8 +22,10 @@ from pyspark.sql.types import StructField, StructType
 from sparkinfer.arguments import check_columns, check_output_names, column_names, parse_inputs, parse_outputs
 from sparkinfer.artifacts import sha256_of
 from sparkinfer.config import InferenceConfig
+from sparkinfer.defaults import default_inputs, default_outputs
 from sparkinfer.engine.isolate import ERROR_TYPE
 from sparkinfer.exceptions import ConfigError, ModelLoadError, nearest
+from sparkinfer.planning import Functions, describe, refuse_unsaid
 from sparkinfer.schema import to_ddl
 from sparkinfer.spark.ml_files import PredictorReader, PredictorWriter, trusted_pickles
 from sparkinfer.spark.predict import predict
@@ -42,13 +44,14 @@ class Predictor(Transformer, MLWritable, MLReadable["Predictor"]):
     """Scores a DataFrame with a model, as a stage of a pipeline.
 
     Args:
-        model: ``TorchModel``, ``TensorFlowModel`` or ``PythonModel``.
+        model: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel`` or ``PythonModel``.
         preprocess: as in ``predict``, like the two that follow.
         preprocessBatch: takes the columns of a batch.
         postprocess: takes what the model gave.
-        **params: ``predict``'s other keywords and the settings of ``InferenceConfig``, as Params in pyspark.ml's spelling: ``inputs``, ``outputs``,
-            ``keep``, ``onNull``, ``onError``, ``errorColumn``, ``key``, ``road``, ``batchSize``, ``numWorkers``, ... Each has a setter and a getter, and
-            ``explainParams()`` lists them.
+        **params: ``predict``'s other keywords (but ``scan`` and ``resource_profile``) and the settings of ``InferenceConfig``, as Params in
+            pyspark.ml's spelling: ``inputs``, ``outputs``, ``keep``, ``onNull``, ``onError``, ``errorColumn``, ``key``, ``road``, ``batchSize``,
+            ``numWorkers``, ... Each has a setter and a getter, and ``explainParams()`` lists them. A model with a signature needs neither
+            ``inputs`` nor ``outputs``.
 
     A stage can be saved, alone or in a pipeline: Params as text, a model that is a path as that path with its sha256. A model in memory and
     functions are pickled beside them, and are read back only with ``trust_pickle=True`` or under ``trusted_pickles()``.
@@ -111,14 +114,19 @@ class Predictor(Transformer, MLWritable, MLReadable["Predictor"]):
         return self._model
 
     def transformSchema(self, schema: StructType) -> StructType:  # noqa: N802
-        """Give the columns that ``transform`` would give, without a DataFrame.
+        """Give the columns that ``transform`` would give, without a DataFrame; the model is read only for inputs or outputs that are not set.
 
         Raises:
+            ConfigError: inputs or outputs is not set, and the model does not tell them.
             SchemaError: a column is not there, or an output has the name of a kept one.
         """
-        outputs, keep = parse_outputs(self._needed("outputs")), self.getOrDefault("keep")
+        inputs, outputs, keep = (self.getOrDefault(name) for name in ("inputs", "outputs", "keep"))
+        functions = Functions(preprocess=self.preprocess, preprocess_batch=self.preprocessBatch, postprocess=self.postprocess)
+        refuse_unsaid(inputs, outputs, functions)
+        described = describe(self._chosen()) if inputs is None or outputs is None else None
+        outputs = parse_outputs(outputs) if outputs is not None or described is None else default_outputs(described)
+        _, bindings = parse_inputs(inputs) if inputs is not None or described is None else default_inputs(described, schema.names)
         names = schema.names if keep is None else keep
-        _, bindings = parse_inputs(self._needed("inputs"))
         check_columns([binding.column for binding in bindings], schema.names, "inputs")
         check_columns(names, schema.names, "keep")
         error_column = self.getOrDefault("errorColumn") if self.getOrDefault("onError") == "null" else None
@@ -153,27 +161,23 @@ class Predictor(Transformer, MLWritable, MLReadable["Predictor"]):
         return loaded
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        if self._model is None:
-            msg = f"{self.uid} has no model: Predictor(model, ...) or setModel(model)"
-            raise ConfigError(msg)
+        model = self._chosen()
         self._check_files()
         return predict(
             dataset,
-            self._model,
-            inputs=self._needed("inputs"),
-            outputs=self._needed("outputs"),
+            model,
             preprocess=self.preprocess,
             preprocess_batch=self.preprocessBatch,
             postprocess=self.postprocess,
             config=InferenceConfig(**{name: self.getOrDefault(_camel(name)) for name in _SETTINGS}),
-            **{name: self.getOrDefault(_camel(name)) for name in _ARGUMENTS if name not in ("inputs", "outputs")},
+            **{name: self.getOrDefault(_camel(name)) for name in _ARGUMENTS},
         )
 
-    def _needed(self, name: str) -> Any:
-        if not self.isDefined(name):
-            msg = f"{self.uid} has no {name}: Predictor(model, {name}=...) or set{name.capitalize()}(...)"
+    def _chosen(self) -> Describable:
+        if self._model is None:
+            msg = f"{self.uid} has no model: Predictor(model, ...) or setModel(model)"
             raise ConfigError(msg)
-        return self.getOrDefault(name)
+        return self._model
 
     def _check_files(self) -> None:
         """Compare the files of a stage that was saved with what they held then; a model that was set since is not compared."""
@@ -192,11 +196,14 @@ def _camel(name: str) -> str:
 
 
 def _read_inputs(value: Any) -> Any:
-    parse_inputs(value)
+    if value is not None:
+        parse_inputs(value)
     return value
 
 
-def _read_outputs(value: Any) -> str:
+def _read_outputs(value: Any) -> str | None:
+    if value is None:
+        return None
     columns = parse_outputs(value)
     return value if isinstance(value, str) else ", ".join(f"{quoted(column.name)} {to_ddl(column.type)}" for column in columns)
 
@@ -211,8 +218,11 @@ def _read_setting(name: str, value: Any) -> Any:
 
 
 _ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "inputs": ("a column, a list of columns, or {model input: column}; each may come with a TensorSpec", _read_inputs),
-    "outputs": ("DDL of the columns that are added, such as 'label string, score float'", _read_outputs),
+    "inputs": (
+        "a column, a list of columns, or {model input: column}; each may come with a TensorSpec; the model's own, if it is not set",
+        _read_inputs,
+    ),
+    "outputs": ("DDL of the columns that are added, such as 'label string, score float'; the model's own, if it is not set", _read_outputs),
     "keep": ("the columns that come back beside them; all, if it is not set", partial(_read_names, "keep")),
     "on_null": ("'raise', 'null' (a null prediction) or 'pass' (the model gets it)", TypeConverters.toString),
     "on_error": ("'raise' or 'null' (a bad row is null, and errorColumn says why)", TypeConverters.toString),
@@ -223,6 +233,8 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 _SETTINGS = tuple(setting.name for setting in fields(InferenceConfig))
 _PARAMS = tuple(map(_camel, (*_ARGUMENTS, *_SETTINGS)))
 _DEFAULTS = {
+    "inputs": None,
+    "outputs": None,
     "keep": None,
     "onNull": "raise",
     "onError": "raise",

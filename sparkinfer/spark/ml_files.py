@@ -27,7 +27,7 @@ from pyspark.ml.util import MLReader, MLWriter
 
 import sparkinfer
 from sparkinfer.arguments import parse_inputs
-from sparkinfer.artifacts import local_path, sha256_of
+from sparkinfer.artifacts import is_address, local_path, sha256_of
 from sparkinfer.exceptions import ModelLoadError
 from sparkinfer.pickling import dumps, loads
 from sparkinfer.schema import TensorSpec
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["PredictorReader", "PredictorWriter", "trusted_pickles"]
 
 _FUNCTIONS = ("preprocess", "preprocessBatch", "postprocess")
-_PATHS = ("source", "weights", "files")  # the fields of our models that name files
+_PATHS = ("source", "weights", "files", "uri")  # the fields of our models that name files; a uri may be an address too
 _trusted: ContextVar[bool] = ContextVar("sparkinfer_trusted_pickles", default=False)
 
 
@@ -71,7 +71,8 @@ class PredictorWriter(MLWriter):
         """Write it; what is there already is replaced only after ``overwrite()``.
 
         Raises:
-            ConfigError: a function or the model cannot be pickled, or ``overwrite()`` is missing.
+            ConfigError: a function or the model cannot be pickled.
+            AnalysisException: Spark's own, where something is there already and ``overwrite()`` is missing.
             ModelLoadError: one of the model's files is missing.
         """
         model = _settled(self._instance.getModel())
@@ -179,8 +180,13 @@ def _settled(model: Any) -> Any:
     """Make a model's paths absolute: a stage is read back in another folder."""
     if not _is_ours(model):
         return model
-    found = {name: value for name in _PATHS if (value := getattr(model, name, None)) is not None}
+    found = {name: value for name in _PATHS if (value := getattr(model, name, None)) is not None and not _is_elsewhere(name, value)}
     return replace(model, **{name: _absolute(value) for name, value in found.items()})
+
+
+def _is_elsewhere(name: str, value: Any) -> bool:
+    """Tell a model in a registry: MLflow finds it by its address, from wherever the stage is read back."""
+    return name == "uri" and is_address(os.fspath(value))
 
 
 def _absolute(value: Any) -> Any:
@@ -191,7 +197,8 @@ def _absolute(value: Any) -> Any:
 
 def _files_of(model: Any) -> dict[str, str]:
     """Hash the files that one of our models names."""
-    values = [getattr(model, name, None) for name in _PATHS] if _is_ours(model) else []
+    named = {name: value for name in _PATHS if (value := getattr(model, name, None)) is not None} if _is_ours(model) else {}
+    values = [value for name, value in named.items() if not _is_elsewhere(name, value)]
     paths = [path for value in values for path in (value if isinstance(value, tuple) else (value,)) if isinstance(path, str)]
     return {path: sha256_of(path) for path in paths}
 
@@ -229,8 +236,10 @@ def _params_read(told: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _inputs_read(value) if name == "inputs" else value for name, value in told.items()}
 
 
-def _inputs_told(inputs: Any) -> dict[str, Any]:
+def _inputs_told(inputs: Any) -> dict[str, Any] | None:
     """Give ``inputs=`` as JSON, which knows neither tuples nor a TensorSpec."""
+    if inputs is None:
+        return None
     if isinstance(inputs, Mapping):
         return {"named": {name: _column_told(column) for name, column in inputs.items()}}
     if parse_inputs(inputs)[0] == "single":
@@ -238,7 +247,9 @@ def _inputs_told(inputs: Any) -> dict[str, Any]:
     return {"positional": [_column_told(column) for column in inputs]}
 
 
-def _inputs_read(told: Mapping[str, Any]) -> Any:
+def _inputs_read(told: Mapping[str, Any] | None) -> Any:
+    if told is None:
+        return None
     ((style, value),) = told.items()
     if style == "named":
         return {name: _column_read(column) for name, column in value.items()}

@@ -169,7 +169,7 @@ def _check_context(session: Any, path: str, *, directory: bool) -> None:
 
 def _zip(folder: str, target: str) -> None:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, strict_timestamps=False) as archive:  # a zip's calendar begins in 1980
-        for path in sorted(Path(folder).rglob("*")):
+        for path in files_under(Path(folder)):  # what the hash is made of, and no more
             archive.write(path, path.relative_to(folder))
 
 

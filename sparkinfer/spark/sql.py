@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _UNNAMED = "input"
+_WORDS = ("all", "distinct")  # SQL reads them before an argument, as in count(DISTINCT x), and calls nothing
 
 
 def register(
@@ -51,7 +52,7 @@ def register(
     Args:
         spark: whose ``spark.sql`` is to know it; classic or Connect.
         name: letters, digits and ``_``, and none of Spark's own functions. Registering a name again replaces the model.
-        model: ``TorchModel``, ``TensorFlowModel`` or ``PythonModel``.
+        model: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel`` or ``PythonModel``.
         returns: the type of the column, such as ``"array<float>"`` or ``"struct<label:string,score:float>"``.
         inputs: what the arguments are, in order: a name, a list of names, or ``{model input: name}``; each may come with a
             ``TensorSpec``. SQL decides which columns it gets, so that the names are those of messages. ``None`` takes the inputs that
@@ -114,6 +115,9 @@ def _check_name(spark: SparkSession, name: object) -> None:
     if not isinstance(name, str) or re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) is None:
         hint = ". A function of a session has no catalog or schema" if isinstance(name, str) and "." in name else ""
         msg = f"name is {name!r}, expected a name for SQL, of letters, digits and _, that begins with no digit, such as 'tag'{hint}"
+        raise ConfigError(msg)
+    if name.lower() in _WORDS:
+        msg = f"name is {name!r}, a word of SQL itself, which would never call the model: take another name"
         raise ConfigError(msg)
     if name.lower() in _own_functions(spark, name):
         msg = f"name is {name!r}, which is one of Spark's own functions, and every query that calls it would call the model: take another name"

@@ -251,6 +251,15 @@ def test_a_pickle_is_not_read_without_trust(saved: Any, name: str, what: str) ->
         ("sklearn", lambda conf: conf["flavors"]["python_function"].update(code="code"), "its own Python code, 'code'"),
         ("sklearn", lambda conf: conf["flavors"]["python_function"].update(loader_module="evil"), "what evil reads"),
         ("transformers", lambda conf: conf["flavors"]["transformers"].update(source_model_revision="abc"), "weights that lie elsewhere"),
+        ("transformers", lambda conf: conf["flavors"]["transformers"].update(model_binary="/tmp/m"), r"elsewhere \(model_binary: /tmp/m\)"),
+        ("transformers", lambda conf: conf["flavors"]["transformers"].update(components=["../../t"]), r"elsewhere \(components\[0\]: "),
+        (
+            "transformers",
+            lambda conf: conf["flavors"]["transformers"].update(components=["/tmp/t"]),
+            r"elsewhere \(components\[0\]: /tmp/t\)",
+        ),
+        ("transformers", lambda conf: conf["flavors"]["transformers"].update(components="t"), "components, which are no list"),
+        ("sklearn", lambda conf: conf["flavors"]["python_function"].update(model_path="../m.skops"), r"elsewhere \(model_path: \.\./m"),
     ],
 )
 def test_a_model_cannot_declare_itself_harmless(saved: Any, tmp_path: Path, name: str, change: Any, what: str) -> None:
@@ -282,7 +291,22 @@ def test_a_transformers_model_that_names_its_own_classes_needs_trust(saved: Any,
     copy = shutil.copytree(saved("transformers"), tmp_path / "copy")
     config = json.loads((copy / "model/config.json").read_text())
     (copy / "model/config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "modeling.Net"}}))
-    with pytest.raises(ModelLoadError, match=r"the code that 'model/config.json' names in its auto_map"):
+    with pytest.raises(ModelLoadError, match=r"the code or the weights that 'model/config.json' names in its auto_map"):
+        si.MlflowModel(copy).describe()
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("model/adapter_config.json", r"'model/adapter_config\.json', an adapter to weights that lie elsewhere"),
+        ("model/other.json", r"'model/other\.json' names in its base_model_name_or_path"),
+    ],
+)
+def test_an_adapter_to_another_model_needs_trust(saved: Any, tmp_path: Path, file: str, what: str) -> None:
+    """Transformers would read the base model from the place that it names, whatever lies there."""
+    copy = shutil.copytree(saved("transformers"), tmp_path / "copy")
+    (copy / file).write_text(json.dumps({"base_model_name_or_path": "/tmp/elsewhere"}))
+    with pytest.raises(ModelLoadError, match=what):
         si.MlflowModel(copy).describe()
 
 
@@ -619,6 +643,15 @@ def test_a_uri_that_mlflow_does_not_know_is_an_error_with_the_store(uri: str) ->
         ModelLoadError, match=f"MLflow gives no model for it .*not found.*The tracking store is '{os.environ['MLFLOW_TRACKING_URI']}'"
     ):
         si.MlflowModel(uri).describe()
+
+
+def test_the_stores_password_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address that MLflow was given may hold one."""
+    address = "sqlite://bob:hunter2@host/mlflow.db"
+    monkeypatch.setattr("mlflow.get_tracking_uri", lambda: address)
+    with pytest.raises(ModelLoadError, match=r"The tracking store is 'sqlite://host/mlflow\.db'") as failed:
+        si.MlflowModel("models:/nobody/1").describe()
+    assert "hunter2" not in str(failed.value)
 
 
 def test_a_card_cannot_be_asked_for(saved: Any) -> None:

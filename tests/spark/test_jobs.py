@@ -13,7 +13,8 @@ import yaml
 
 import sparkinfer as si
 from sparkinfer.cli import main
-from sparkinfer.cli.run import JobFailedError, run_job
+from sparkinfer.cli.read import Document
+from sparkinfer.cli.run import JobFailedError, _told, run_job
 from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SchemaError
 
 if TYPE_CHECKING:
@@ -172,12 +173,25 @@ def test_what_is_wrong_is_told_before_a_row_is_scored(spark: SparkSession, folde
         run(path, "model={torch: {source: net.pt2, sha256: x}}")
     with pytest.raises(ModelLoadError, match=r"model\.tensorflow\.factory: broken\(\) raised OSError: no weights"):
         run(path, "model={tensorflow: {factory: 'scoring:broken'}}")
+    with pytest.raises(ConfigError, match=r"^source: AnalysisException: \[UNRESOLVED_COLUMN"):
+        run(path, "source.where=idd > 3")
+    with pytest.raises(
+        ConfigError, match=r"^sink\.partition_by: the column 'hal' is not among those that are written\. Did you mean 'half'\?"
+    ):
+        run(path, "sink.partition_by=hal", check=True)
+    with pytest.raises(ConfigError, match=r"^sink\.repartition: the column 'hal' is not among .* 'half'\?"):
+        run(path, "sink.repartition=[hal]")
+    with pytest.raises(ConfigError, match=r"^run\.label: the column 'y' is not among the kept ones"):
+        run(path, "run.label=y")
     with pytest.raises(JobFailedError, match=r"^source: AnalysisException: \[PATH_NOT_FOUND\]"):
         run(path, f"source={{format: parquet, path: {folder / 'nowhere'}}}")
     with pytest.raises(
         ConfigError, match=r"spark\.conf\.spark\.executor\.memory is '3g', but the running session has .*set it there, or leave it out"
     ):
         run(path, "spark.conf.spark.executor.memory=3g")
+    with pytest.raises(ConfigError, match=r"spark\.authenticate\.secret has a value of its own, but the running session has none") as told:
+        run(path, "spark.conf.spark.authenticate.secret=hunter2")
+    assert "hunter2" not in str(told.value)
     assert not (folder / "out").exists()
 
 
@@ -186,6 +200,18 @@ def test_the_first_cause_of_a_failed_job_is_told(spark: SparkSession, folder: Pa
     with pytest.raises(JobFailedError, match=r"^sink: PredictError: .*bad rows") as failed:
         run(write_job(folder, model={"python": {"load": "scoring:refuse"}}))
     assert len(str(failed.value)) < 1000
+    with pytest.raises(JobFailedError, match=r"^sink: ImportError: this worker has no such thing$"):
+        raise_from_a_worker(spark, folder)
+
+
+def raise_from_a_worker(spark: SparkSession, folder: Path) -> None:
+    """An error that is not the library's own, told as a job tells it."""
+
+    def lost(chunks: Any) -> Any:
+        raise ImportError("this worker has no such thing")
+
+    with _told("sink", Document(folder / "job.yaml", {}, {})):
+        spark.range(1).mapInArrow(lost, "id long").collect()
 
 
 def test_a_master_that_cannot_be_had_is_told(spark: SparkSession, folder: Path) -> None:
@@ -204,6 +230,22 @@ def test_a_report_without_matplotlib_is_refused_beforehand(folder: Path, monkeyp
         run(write_job(folder, run={"report": "r.html"}))
 
 
+def test_a_report_that_cannot_be_written_is_refused_beforehand(spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after the rows were scored; what still goes wrong then is told as the report's."""
+    with pytest.raises(ConfigError, match=r"run\.report: .* since '.*scoring\.py' is no folder that can be written to"):
+        run(write_job(folder, run={"report": "scoring.py/r/r.html"}))
+    with pytest.raises(ConfigError, match=r"run\.report: .* which is a folder"):
+        run(write_job(folder, run={"report": str(folder)}))
+    assert not (folder / "out").exists()
+
+    def no_space(self: si.InferenceRun, path: Path) -> Path:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(si.InferenceRun, "save_report", no_space)
+    with pytest.raises(JobFailedError, match=r"^run\.report: OSError: no space left"):
+        run(write_job(folder, run={"report": "r.html", "mlflow": False}))
+
+
 def test_exit_codes(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """0 done, 1 failed, 2 the command or the file is wrong; no line shows what came out of the environment."""
     monkeypatch.setenv("OUT_OF_IT", "very-secret")
@@ -213,6 +255,8 @@ def test_exit_codes(spark: SparkSession, folder: Path, capsys: pytest.CaptureFix
     assert main(["run", str(path)]) == 1  # it is there already
     assert main(["run", str(path), "--set", "sink.mod=append"]) == 2
     assert main(["run", str(path), "--set", "predict.outputs=y ${env:OUT_OF_IT}"]) == 2
+    assert main(["run", str(path), "--set", "source.where=nope = '${env:OUT_OF_IT}'"]) == 2
+    assert main(["run", str(path), "--set", "run.label=id", "--set", "config.metrics=false"]) == 2
     assert main(["run", str(folder / "nowhere.yaml")]) == 2
     assert main(["rum"]) == 2
     assert main(["--help"]) == 0
@@ -231,6 +275,33 @@ def test_the_command_line_in_a_plain_shell(folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 rows in "), done.stdout
+
+
+@pytest.mark.spark(since=(4, 0), why="SPARK_REMOTE=local starts a server of Spark Connect without a download")
+def test_the_command_line_over_spark_connect(folder: Path) -> None:
+    """Where SPARK_REMOTE is set the doctor and a job ask for no master; a value of the environment is not told."""
+    pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
+    job = write_job(folder, source={"query": "SELECT 1L AS id", "where": "idd = '${env:VALUE}'"})
+    code = (
+        "import sys; from sparkinfer.cli import main; "
+        "codes = [main(['doctor', '--json']), main(['run', sys.argv[1], '--check', '--set', 'source.where=id > 0']), main(['run', sys.argv[1]])]; "
+        "print(codes)"
+    )
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(folder), "SPARK_REMOTE": "local[1]"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(job)],
+        cwd=folder,
+        env={**environment, "VALUE": "hunter2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout.rstrip().endswith("would give id bigint, y bigint\n[0, 0, 2]"), done.stdout + done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("sparkinfer: ")]
+    assert len(told) == 1
+    assert told[0].startswith("sparkinfer: source: AnalysisException: [UNRESOLVED_COLUMN")
+    assert "CANNOT_MODIFY_CONFIG" not in done.stderr
 
 
 def test_the_doctor_looks_at_driver_and_workers(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,13 @@ def test_the_same_code_gives_the_same_bytes_also_out_of_the_zip(tmp_path: Path) 
     assert again.read_bytes() == packed.read_bytes()
 
 
+def test_the_command_without_a_folder_says_how_it_is_used() -> None:
+    """In one line, and with the exit code of a wrong command."""
+    command = [sys.executable, "-m", "sparkinfer.spark.library"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (2, "usage: python -m sparkinfer.spark.library FOLDER\n")
+
+
 class _Hidden:
     """A session that does not let its SparkContext be had."""
 

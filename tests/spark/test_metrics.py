@@ -19,6 +19,7 @@ import pytest
 
 import sparkinfer as si
 from sparkinfer.spark import session as session_module
+from sparkinfer.spark.calls import _source_of
 from tests.spark.kit import hide_context, ours
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -497,6 +498,16 @@ def test_a_thread_without_a_session_of_its_own_uses_the_process_one(spark):
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
     assert [row.y for row in spark.range(3).withColumn("y", made[0]("id")).orderBy("id").collect()] == [0, 2, 4]
+
+
+def test_the_data_is_named_without_user_and_password():
+    """The name goes to MLflow and into files, where everybody reads it."""
+
+    class Listed:
+        def inputFiles(self):  # noqa: N802 - Spark's own name
+            return ["ftp://bob:pw@host/photos/part=1/a.parquet"]
+
+    assert _source_of(Listed()) == {"data_name": "photos", "data_source": "ftp://host/photos"}
 
 
 def test_the_run_names_the_files_that_were_scored(spark, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import VectorAssembler
 
 import sparkinfer as si
+from sparkinfer.spark.ml_files import _files_of, _settled
 from tests.spark.kit import model
 
 torch = pytest.importorskip("torch")
@@ -55,6 +57,18 @@ def test_a_stage_after_vector_assembler_saved_and_read_back(spark, scripted, tmp
     assert loaded.stages[1].getBatchSize() == 7
     assert loaded.stages[1].getModel() == si.TorchModel(str(tmp_path / "net.pt"))
     assert [tuple(row) for row in loaded.transform(table(spark)).collect()] == [(1.0, 6.0), (3.0, 14.0)]
+
+
+def test_a_model_of_a_registry_that_is_a_path_is_saved_as_one(monkeypatch, tmp_path) -> None:
+    """Absolute, with the hash of its folder; an address stays what it is, and is fetched where the stage is read back."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "MLmodel").write_text("flavors: {}")
+    monkeypatch.chdir(tmp_path)
+    here, there = si.MlflowModel("m"), si.MlflowModel("models:/m/1")
+    assert _settled(here) == si.MlflowModel(str(tmp_path / "m"))
+    assert list(_files_of(_settled(here))) == [str(tmp_path / "m")]
+    assert _settled(there) == there
+    assert _files_of(there) == {}
 
 
 def test_a_stage_alone_is_overwritten_only_when_it_is_said(spark, scripted, tmp_path) -> None:
@@ -167,11 +181,13 @@ def test_wrong_params_are_refused_when_they_are_set(make, said) -> None:
     ("stage", "said"),
     [
         (si.ml.Predictor(inputs="a", outputs="y double"), r"has no model: Predictor\(model, \.\.\.\) or setModel"),
-        (si.ml.Predictor(model(np.negative), outputs="y double"), r"has no inputs: .*setInputs\(\.\.\.\)"),
-        (si.ml.Predictor(model(np.negative), inputs="a"), r"has no outputs: .*setOutputs\(\.\.\.\)"),
+        (si.ml.Predictor(model(np.negative), outputs="y double"), r"inputs is not given, and PythonModel.* does not say what it takes"),
+        (si.ml.Predictor(model(np.negative), inputs="a"), r"outputs is not given, and PythonModel.* does not say what it gives"),
     ],
 )
 def test_a_stage_that_is_not_complete_says_what_is_missing(spark, stage, said) -> None:
     """Before a job."""
     with pytest.raises(si.ConfigError, match=said):
         stage.transform(table(spark))
+    with pytest.raises(si.ConfigError, match=said) if stage.getInputs() is None or stage.getOutputs() is None else nullcontext():
+        stage.transformSchema(table(spark).schema)

@@ -81,6 +81,8 @@ def test_every_uri_gives_the_same_model(spark: Any, logged: dict[str, str], tmp_
     scored = si.predict(table(spark), si.MlflowModel(path if road == "map" else uris[0]), keep=["id"], road=road, batch_size=5)
     assert scored.schema["prediction"].dataType.simpleString() == "double"
     np.testing.assert_allclose(by_id(scored), expected(), atol=1e-6)
+    stage = si.ml.Predictor(si.MlflowModel(path), keep=["id"], road=road)
+    assert stage.transformSchema(table(spark).schema) == scored.schema == stage.transform(table(spark)).schema
 
 
 def test_native_flavours_run_by_their_signatures(spark: Any, logged: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import weakref
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import sparkinfer as si
+from sparkinfer.spark.ship import _zip
 from sparkinfer.testing import EchoModel, Ledger
 
 if TYPE_CHECKING:
@@ -668,3 +670,13 @@ def test_a_keras_model_is_called_with_training_off(spark: SparkSession) -> None:
     inputs = keras.Input((3,))
     net = keras.Model(inputs, Tells()(inputs))
     assert not score(table(spark), si.TensorFlowModel(net)).any()
+
+
+def test_what_is_sent_of_a_directory_is_what_its_hash_is_made_of(tmp_path: Path) -> None:
+    """What Python writes beside code that it imports from there is no part of the model."""
+    for name in ("model.txt", "code/net.py", "code/__pycache__/net.pyc"):
+        (tmp_path / "m" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "m" / name).write_text(name, encoding="utf-8")
+    _zip(str(tmp_path / "m"), str(tmp_path / "m.zip"))
+    with zipfile.ZipFile(tmp_path / "m.zip") as archive:
+        assert archive.namelist() == ["code/net.py", "model.txt"]

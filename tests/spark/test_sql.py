@@ -52,6 +52,8 @@ def test_another_number_of_columns_is_told(spark, flavor, inputs, call, said) ->
         ("my tag", "letters, digits and _"),
         ("main.tag", "no catalog or schema"),
         (3, "name is 3, expected a name for SQL"),
+        ("All", "'All', a word of SQL itself"),
+        ("distinct", "'distinct', a word of SQL itself"),
         ("ABS", "'ABS', which is one of Spark's own functions"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkinfer.artifacts import check_pin, fingerprint_of, model_file, sha256_of, sniff
+from sparkinfer.artifacts import check_pin, fingerprint_of, is_address, model_file, sha256_of, sniff, without_userinfo
 from sparkinfer.exceptions import ModelLoadError
 
 SAFETENSORS = (2).to_bytes(8, "little") + b"{}"
@@ -137,3 +137,15 @@ def test_a_pinned_file_must_have_the_pinned_content(tmp_path: Path) -> None:
 def test_different_parts_have_different_fingerprints(one: list[str], other: list[str]) -> None:
     """Moving a letter over a border makes another fingerprint."""
     assert (fingerprint_of(*one) == fingerprint_of(*other)) == (one == other)
+
+
+def test_addresses_lose_user_and_password() -> None:
+    """Wherever they stand in a text; an @ elsewhere stays."""
+    told = "no model at 'https://bob:p@ss@host:5000/api', nor at ftp://eve@host/a@b; ask me@here, http://host/?to=me@here"
+    assert without_userinfo(told) == "no model at 'https://host:5000/api', nor at ftp://host/a@b; ask me@here, http://host/?to=me@here"
+
+
+def test_an_address_is_told_from_a_path() -> None:
+    """By its scheme; a file's own is a path, and so is a name with a colon."""
+    assert all(map(is_address, ("s3://b/m", "models:/m@champion", "runs:/1/m")))
+    assert not any(map(is_address, ("m", "/m", "./models:/m", "file:///m", "file:/m")))

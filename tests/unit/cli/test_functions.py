@@ -87,3 +87,17 @@ def test_what_is_not_found_is_told_with_the_nearest(job: Path, name: str, told: 
     """By the key, the module and the nearest name."""
     with functions_beside(job) as functions, pytest.raises(ConfigError, match=told):
         functions.find(name, "model.python.load")
+
+
+def test_a_module_under_two_names_is_registered_once(job: Path) -> None:
+    """An old name that a function file keeps alive: everything ends as it was."""
+    (job.parent / "renamed.py").write_text(
+        "import sys\nsys.modules['old_name'] = sys.modules[__name__]\ndef f():\n    return 5\n", encoding="utf-8"
+    )
+    before = list(sys.path)
+    with functions_beside(job) as functions:
+        assert functions.find("renamed:f", "k")() == 5
+        assert "renamed" in cloudpickle.list_registry_pickle_by_value()
+    assert sys.path == before
+    assert not {"renamed", "old_name"} & set(sys.modules)
+    assert "renamed" not in cloudpickle.list_registry_pickle_by_value()

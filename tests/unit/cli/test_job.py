@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -109,6 +107,10 @@ WRONG = [
     ({"sink__coalesce": 1, "sink__repartition": "y"}, r"sink: expected at most one of repartition and coalesce"),
     ({"source__options__sep": None}, r"source\.options\.sep: expected a text, a number or true or false, got a value of the type NoneType"),
     ({"run__metrics": False, "run__report": "r.html"}, r"run: report and label need metrics: true"),
+    ({"config__metrics": False, "run__report": "r.html"}, r"the job: run\.report needs measurements, which config\.metrics: false"),
+    ({"config__metrics": False, "run__label": "y"}, r"the job: run\.label needs measurements, which config\.metrics: false"),
+    ({"predict__on_error": "nul"}, r"predict\.on_error: expected 'raise' or 'null', got 'nul'\. Did you mean 'null'\?"),
+    ({"predict__scan": "fast"}, r"predict\.scan: expected 'spark', got 'fast'"),
     ({"sink": "out"}, r"sink: expected a mapping of keys, got 'out'"),
     ({"version": 2}, r"version: expected 1, the only version .*, got 2"),
     ({"version": ...}, r"version: expected 1, .*, it is missing"),
@@ -175,6 +177,12 @@ def test_inputs_are_what_predict_takes(written: Any, read: Any) -> None:
     assert parse(job_with(predict__inputs=written)).predict.inputs == read
 
 
+def test_a_model_with_a_signature_needs_neither_inputs_nor_outputs() -> None:
+    """They stay unset, and ``predict`` asks the model."""
+    job = parse(job_with(predict={"keep": "x"}, model={"mlflow": {"uri": "models:/m/1"}}))
+    assert job.predict.given() == {"keep": ("x",)}
+
+
 def test_no_keyword_of_predict_is_forgotten() -> None:
     """Each is a key, but for what other sections hold or a file cannot."""
     from sparkinfer.cli.job import Predict
@@ -210,39 +218,11 @@ def test_keys_are_made_of_any_models_dataclass() -> None:
         section.model_validate({"params": {}})
 
 
-WITH_A_REGISTRY = """
-from dataclasses import dataclass
-
-import sparkinfer
-
-@dataclass(frozen=True)
-class FromARegistry:
-    uri: str
-
-sparkinfer.MlflowModel = FromARegistry if {there} else None
-from sparkinfer.cli.job import Model
-
-for given in ({{"uri": "models:/a@b"}}, {{"uri": "a", "parms": 1}}):
-    try:
-        print(Model.model_validate({{"mlflow": given}}).mlflow.given())
-    except ValueError as error:
-        print(error.errors()[0]["type"], *error.errors()[0]["loc"], error.errors()[0]["msg"])
-"""
-
-
-@pytest.mark.parametrize(
-    ("there", "told"),
-    [
-        (True, r"\{'uri': 'models:/a@b'\}\nextra_forbidden mlflow parms "),
-        (False, r"value_error Value error, mlflow is given, but this version"),
-    ],
-)
-def test_mlflow_is_a_model_where_the_library_has_it(there: bool, told: str) -> None:
-    """Its keys are then those of its dataclass; elsewhere the job says what to give instead."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_A_REGISTRY.format(there=there)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert re.match(told, done.stdout), done.stdout + done.stderr
+def test_mlflows_keys_are_those_of_its_dataclass() -> None:
+    """A URI, and nothing that ``MlflowModel`` does not take."""
+    assert parse(job_with(model={"mlflow": {"uri": "models:/a@b"}})).model.given()["mlflow"].given() == {"uri": "models:/a@b"}
+    with pytest.raises(ConfigError, match=r"model\.mlflow\.parms: there is no such key\. Did you mean 'params'\?"):
+        parse(job_with(model={"mlflow": {"uri": "a", "parms": 1}}))
 
 
 def test_the_job_that_the_documentation_shows_is_right(tmp_path: Path) -> None:

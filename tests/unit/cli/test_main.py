@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkinfer.cli import command
+
 ROOT = Path(__file__).resolve().parents[3]
 
 WITHOUT = """
@@ -49,3 +51,14 @@ def test_started_by_its_path_the_librarys_folder_is_no_place_of_modules(tmp_path
     done = python(str(ROOT / "sparkinfer" / "__main__.py"), "run", "job.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert "(ImportError: the right one)" in done.stderr, done.stderr
+
+
+def test_the_entry_point_ends_with_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its caller takes no notice of what a function gives back."""
+    monkeypatch.setattr(sys, "argv", ["sparkinfer", "run", "there-is-no-such-job.yaml"])
+    with pytest.raises(SystemExit) as ended:
+        command()
+    assert ended.value.code == 2
+    monkeypatch.setattr(sys, "argv", ["sparkinfer", "--help"])
+    assert command() is None
+    assert 'sparkinfer = "sparkinfer.cli:command"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkinfer.cli.read import at, read_job
+from sparkinfer.cli.read import Document, at, read_job
 from sparkinfer.exceptions import ConfigError
 
 
@@ -109,3 +109,20 @@ def test_a_way_is_spelt_as_people_do() -> None:
     """Keys by dots, positions in brackets."""
     assert at(("predict", "keep", 0, "x")) == "predict.keep[0].x"
     assert at(()) == ""
+
+
+def test_a_value_is_hidden_in_every_form_that_a_message_may_have() -> None:
+    """As it is, as ``repr`` writes it, and each of its lines; a mark that was put in is not looked at again."""
+    hidden = {"it's\ta\\secret": "${env:A}", "first line\n  second line\n": "${env:B}", "env": "${env:C}"}
+    document = Document(Path("job.yaml"), {}, {}, hidden)
+    for value, mark in hidden.items():
+        assert document.hide(f"<{value}>") == f"<{mark}>"
+        assert mark in document.hide(repr(value))
+        assert "secret" not in document.hide(repr(value))
+    assert document.hide("at second line: no") == "at ${env:B}: no"
+
+
+def test_numbers_are_not_hidden(tmp_path: Path) -> None:
+    """Hiding them would garble the figures of every message."""
+    (tmp_path / "job.yaml").write_text("a: '${env:BATCH} ${env:SHORT}'", encoding="utf-8")
+    assert read_job(tmp_path / "job.yaml", (), {"BATCH": "100", "SHORT": "ab"}).hide("21,100 rows, table") == "21,100 rows, table"
