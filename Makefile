@@ -38,7 +38,7 @@ PACKAGES_lowest := --editable '.[spark,torch,gpu,host,cli,report]'
 # Loader processes are the engine's own, whatever Spark is: they are left to `make test`.
 TESTS_spark35 := tests/spark --ignore=tests/spark/test_loaders.py
 # Where numpy, pandas and pyarrow meet users' columns: the engine and the backends, and types, nulls and UDFs through real Spark.
-TESTS_lowest := tests/unit tests/backends tests/spark/test_types.py tests/spark/test_nulls.py tests/spark/test_predict_udf.py
+TESTS_lowest := tests/unit --ignore=tests/unit/reporting tests/backends tests/spark/test_nulls.py tests/spark/test_predict_udf.py
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional  # typer 0.9 reads no "X | None"
 
 import typer
 
@@ -48,7 +48,7 @@ def run_command(arguments: list[str] | None) -> int:
 @_app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("demo-output"),
-    photos: Annotated[Path | None, typer.Option(help="Label the PNG and JPEG pictures of this folder instead.")] = None,
+    photos: Annotated[Optional[Path], typer.Option(help="Label the PNG and JPEG pictures of this folder instead.")] = None,
 ) -> None:
     """Do three real jobs on real models and files: photographs, source files, faces."""
     from sparkinfer.demo.main import run_demo  # noqa: PLC0415 - `sparkinfer --help` needs none of it
@@ -61,7 +61,7 @@ def demo(
 def run(
     job: Annotated[Path, typer.Argument(help="The job file: docs/jobs.md tells its keys.", metavar="JOB.yaml", show_default=False)],
     changes: Annotated[
-        list[str] | None,
+        Optional[list[str]],
         typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a key of the job file, such as config.batch_size=32."),
     ] = None,
     check: Annotated[
@@ -85,7 +85,7 @@ def run(
 @_app.command()
 def doctor(
     master: Annotated[
-        str | None, typer.Option(help="Ask the workers of this Spark master; local ones by default.", show_default=False)
+        Optional[str], typer.Option(help="Ask the workers of this Spark master; local ones by default.", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW = 1_800_000_000_000_000  # microseconds: the driver's clock when it is first asked for samples
@@ -161,6 +161,8 @@ print(json.dumps(monitor.aggregate_metrics()))
 )
 def test_a_counter_that_the_card_does_not_have_is_absent_and_alone(driver: Path, function: str, gone: set[str]) -> None:
     """One call that says "Not Supported" leaves every other figure where it was."""
+    if function.startswith("nvml") and not hasattr(pynvml, function):
+        pytest.skip(f"this nvidia-ml-py does not know {function} yet")
     whole = watch(driver, FAKE_NVML_CARDS=1, FAKE_NVML_GPM=1)
     seen = watch(driver, FAKE_NVML_CARDS=1, FAKE_NVML_GPM=1, FAKE_NVML_UNSUPPORTED=function)
     assert whole.names - seen.names == {f"gpu_0_{name}" for name in gone}
