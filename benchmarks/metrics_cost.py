@@ -1,13 +1,15 @@
 """What measuring costs: CPU seconds of the loop with and without its recorder and samplers, on a small model, in pairs.
 
 256 floats a row, a small MLP in PyTorch, chunks of 10,000 rows as Spark sends them; batches of 1,024 rows, and of 64, where there is most to
-measure. One process, many pairs, the measured way first in every second one: what runs second finds warmer caches. Printed are the medians and
-the median of the pairs' ratios, with the middle half of them.
+measure. One process, many rounds; in each, one measured run and two that are not, in random order. Printed are the median ratio of the measured run to one
+of the others, the same of the two others to each other (what the machine's noise is), and the ratio of the lower quartiles, which noise, that
+only ever adds, moves least.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import time
 from collections.abc import Iterator
@@ -47,17 +49,30 @@ def cpu_seconds(plan: PartitionPlan, chunk: pa.RecordBatch, *, measured: bool) -
     return time.process_time() - begun
 
 
-def pair(plan: PartitionPlan, chunk: pa.RecordBatch, *, measured_first: bool) -> tuple[float, float]:
-    """Run both ways, and give the measured one's seconds and the other's."""
-    seconds = {measured: cpu_seconds(plan, chunk, measured=measured) for measured in (measured_first, not measured_first)}
-    return seconds[True], seconds[False]
+def rounds(plan: PartitionPlan, chunk: pa.RecordBatch, number: int) -> dict[str, list[float]]:
+    """Run everything in turns, and give the seconds of each way."""
+    ways = {"measured": True, "not measured": False, "control": False}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    order = list(ways)
+    shuffled = random.Random(0)  # noqa: S311 - an order needs no cryptography
+    for _ in range(number):
+        shuffled.shuffle(order)
+        for way in order:
+            seconds[way].append(cpu_seconds(plan, chunk, measured=ways[way]))
+    return seconds
+
+
+def ratio(above: list[float], below: list[float]) -> str:
+    """Give the median of the rounds' ratios, and the middle half of them."""
+    found = sorted(one / other for one, other in zip(above, below, strict=True))
+    return f"{statistics.median(found):.3f} ({found[len(found) // 4]:.3f} to {found[3 * len(found) // 4]:.3f})"
 
 
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=20)
-    pairs = parser.parse_args().pairs
+    parser.add_argument("--rounds", type=int, default=20)
+    number = parser.parse_args().rounds
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     values = pa.array(np.random.default_rng(0).standard_normal(CHUNK * WIDTH, dtype=np.float32))
     offsets = pa.array(np.arange(CHUNK + 1, dtype=np.int32) * WIDTH)
@@ -75,12 +90,12 @@ def main() -> None:
             config=InferenceConfig(batch_size=batch_size, threads=1),
         )
         cpu_seconds(plan, chunk, measured=True)
-        found = [pair(plan, chunk, measured_first=bool(number % 2)) for number in range(pairs)]
-        ratios = sorted(on / off for on, off in found)
+        seconds = rounds(plan, chunk, number)
+        low = {way: statistics.quantiles(found, n=4)[0] for way, found in seconds.items()}
         print(
-            f"batch_size {batch_size:>5}: {statistics.median(on for on, _ in found):.3f} s measured, "
-            f"{statistics.median(off for _, off in found):.3f} s not, ratio {statistics.median(ratios):.3f} "
-            f"({ratios[len(ratios) // 4]:.3f} to {ratios[3 * len(ratios) // 4]:.3f}, the middle half of {pairs} pairs)"
+            f"batch_size {batch_size:>5}: {statistics.median(seconds['measured']):.3f} s measured, {statistics.median(seconds['not measured']):.3f} s "
+            f"not; ratio {ratio(seconds['measured'], seconds['not measured'])}, of two that are not {ratio(seconds['control'], seconds['not measured'])}, "
+            f"of the lower quartiles {2 * low['measured'] / (low['not measured'] + low['control']):.3f}; {number} rounds"
         )
 
 
