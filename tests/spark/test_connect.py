@@ -140,11 +140,12 @@ def test_a_run_is_measured_and_logged(results: dict[str, Any]) -> None:
 
 
 def test_a_show_and_a_write_are_both_listed(results: dict[str, Any]) -> None:
-    """The show ran one partition and is incomplete; the write after it is the run."""
+    """The show ran one partition and is incomplete; the write after it is the run; what scored all again after that is told."""
     run = results["measured_run"]
     assert run["actions"] == [[250, 1, False], [1000, 4, True], [1000, 4, True]]
-    assert len(run["remarks"]) == 1
-    assert run["remarks"][0].startswith("an action was cut short (limit, show, first and take stop their tasks early) or failed")
+    cut_short, again = run["remarks"]
+    assert cut_short.startswith("an action was cut short (limit, show, first and take stop their tasks early) or failed")
+    assert again.startswith("the same predictions were scored a second time (1,000 rows)")
 
 
 def test_a_label_is_compared(results: dict[str, Any]) -> None:
