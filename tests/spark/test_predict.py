@@ -163,7 +163,7 @@ def test_names_that_differ_only_in_case_are_refused(spark, road, no_job) -> None
         ({"road": "air"}, si.ConfigError, "road is 'air', expected 'auto', 'map' or 'column'"),
         ({"scan": "direct"}, si.ConfigError, "scan is 'direct', expected 'spark'"),
         ({"on_null": "skip"}, si.ConfigError, "on_null is 'skip', expected one of 'raise', 'null', 'pass'"),
-        ({"on_error": "null"}, si.ConfigError, "on_error is 'null', expected 'raise'"),
+        ({"on_error": "skip"}, si.ConfigError, "on_error is 'skip', expected one of 'raise', 'null'"),
         ({"batch_size": 0}, si.ConfigError, "batch_size is 0, expected at least 1"),
         ({"bath_size": 3}, si.ConfigError, "Did you mean 'batch_size'"),
         ({"preprocess": 3}, si.ConfigError, "preprocess is int, expected a function"),
@@ -194,7 +194,7 @@ def test_data_that_is_no_dataframe_is_refused(spark, data, said, no_job) -> None
 
 def test_a_bare_function_is_no_model(spark, no_job) -> None:
     """The message names the wrappers."""
-    with pytest.raises(si.ConfigError, match=r"expected TorchModel, TensorFlowModel or PythonModel"):
+    with pytest.raises(si.ConfigError, match=r"expected TorchModel, TensorFlowModel, MlflowModel or PythonModel"):
         si.predict(spark.range(1).selectExpr("1D as x"), echo, inputs="x", outputs="y double")
 
 
