@@ -35,8 +35,9 @@ PIP := $(BIN)/$(PIP_IN)
 # from constraints.txt; what is installed and which tests are run stands here.
 PACKAGES_spark35 := --editable '.[spark,torch,mlflow,gpu,host,cli,report]' tensorflow-cpu
 PACKAGES_lowest := --editable '.[spark,torch,gpu,host,cli,report]'
-# Loader processes are the engine's own, whatever Spark is: they are left to `make test`.
-TESTS_spark35 := tests/spark --ignore=tests/spark/test_loaders.py
+# Loader processes are the engine's own, whatever Spark is; the cluster and MLflow's models need the demo's packages and transformers: they are
+# left to `make test`.
+TESTS_spark35 := tests/spark $(addprefix --ignore=tests/spark/test_,loaders.py cluster.py mlflow_models.py)
 # Where numpy, pandas and pyarrow meet users' columns: the engine and the backends, and types, nulls and UDFs through real Spark.
 TESTS_lowest := tests/unit --ignore=tests/unit/reporting tests/backends tests/spark/test_nulls.py tests/spark/test_predict_udf.py
 
