@@ -98,6 +98,7 @@ def test_a_column_function_may_score_many_frames(spark) -> None:
     assert said == []
 
 
+@pytest.mark.spark(since=(4, 0), why="pyspark itself warns before, of distutils")
 def test_warnings_as_errors_fail_no_job(spark) -> None:
     """The remark is made while Spark waits for an answer: it is let go, and the rows are there."""
     with warnings.catch_warnings():
