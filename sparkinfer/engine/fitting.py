@@ -65,10 +65,12 @@ class _Ceiling:
     rows: int
     fitted: int = 0
     patience: int = _PATIENCE
+    rose: bool = False
 
     def lower(self, rows: int) -> None:
-        """Take fewer: these did not fit."""
-        self.rows, self.fitted, self.patience = max(1, min(self.rows, rows // 2)), 0, 4 * self.patience
+        """Take fewer: these did not fit. A rise that was in vain is not tried again so soon."""
+        self.patience *= 4 if self.rose else 1
+        self.rows, self.fitted, self.rose = max(1, min(self.rows, rows // 2)), 0, False
 
     def fits(self, rows: int) -> None:
         """Let the ceiling rise, after many calls that fitted."""
@@ -76,7 +78,7 @@ class _Ceiling:
             return
         self.fitted += 1
         if self.fitted >= self.patience:
-            self.rows, self.fitted = 2 * self.rows, 0
+            self.rows, self.fitted, self.rose = 2 * self.rows, 0, True
 
 
 _ceilings: WeakKeyDictionary[Any, _Ceiling] = WeakKeyDictionary()  # loaded model -> its ceiling, once a call did not fit

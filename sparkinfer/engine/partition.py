@@ -190,7 +190,6 @@ def _isolated(model: LoadedModel, batch: Batch, inputs: Inputs, where: _Where, r
     """Score the rows that can be scored, and say of the others why they cannot."""
     plan, rows = where.plan, batch.data.num_rows
     fed = np.delete(np.arange(rows), [one.row for one in inputs.bad])
-
     try:
         pieces, found = by_halves(_Pieces(model, batch, inputs, where, recorder).score, len(fed))
     except Breach as breach:

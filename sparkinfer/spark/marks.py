@@ -60,12 +60,13 @@ def _with_properties(session: Any, run: str, label: str | None) -> Iterator[None
     try:
         context = session.sparkContext
         before = {name: context.getLocalProperty(name) for name in (_RUN_PROPERTY, _LABEL_PROPERTY)}
-        context.setLocalProperty(_RUN_PROPERTY, run)
-        context.setLocalProperty(_LABEL_PROPERTY, label)  # none inside a run without one, whatever surrounds that
     except Exception:  # noqa: BLE001 - a session that hides its context
         yield
         return
     try:
+        with suppress(Exception):
+            context.setLocalProperty(_RUN_PROPERTY, run)
+            context.setLocalProperty(_LABEL_PROPERTY, label)  # none inside a run without one, whatever surrounds that
         yield
     finally:
         with suppress(Exception):  # the session may have been stopped inside
@@ -78,11 +79,12 @@ def _tagged(session: Any, run: str, label: str | None) -> Iterator[None]:
     wanted = {_tag("run", run)} | ({_tag("label", label)} if label is not None else set())
     try:
         before = {tag for tag in session.getTags() if _TAG.fullmatch(tag)}  # a run around this one
-        _change_tags(session, before, wanted)
     except Exception:  # noqa: BLE001 - a client or a server that knows no tags
         yield
         return
     try:
+        with suppress(Exception):
+            _change_tags(session, before, wanted)
         yield
     finally:
         with suppress(Exception):  # the session may have been stopped inside

@@ -93,14 +93,18 @@ def load_poisoned() -> Any:
 
 def test_the_ceiling_rises_after_many_calls_that_fitted() -> None:
     """One long row among short ones is no reason to score single rows for ever."""
-    ceiling = _Ceiling(16)
+    ceiling = _Ceiling(32)
+    patience = ceiling.patience
+    ceiling.lower(32)
     ceiling.lower(16)
-    assert ceiling.rows == 8
-    for _ in range(ceiling.patience):
+    assert (ceiling.rows, ceiling.patience) == (8, patience)  # however deep the way down was
+    for _ in range(patience):
         ceiling.fits(8)
     assert ceiling.rows == 16
     ceiling.fits(3)
     assert (ceiling.rows, ceiling.fitted) == (16, 0)
+    ceiling.lower(16)
+    assert (ceiling.rows, ceiling.patience) == (8, 4 * patience)  # in vain
 
 
 def test_a_partition_that_was_not_cut_says_nothing_of_it() -> None:
