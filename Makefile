@@ -4,6 +4,9 @@
 # make test    all that CI checks on the newest versions: lint, types, import contracts, doctests, tests
 # make test-spark35        the core suite on the newest pyspark 3.5, in .venv-spark35
 # make test-lowest         the core suite on pyspark 3.5 and the oldest numpy, pandas, pyarrow, ... that pyproject.toml allows, in .venv-lowest
+# make bench               every benchmark beside its peers, in .venv-bench; goes on where it was stopped; FRESH=1 begins anew
+# make bench-quick         the same on few rows, in some minutes
+# make bench-check         four of them, quickly, against the committed ratios
 #
 # PYTHON=python3.12        another interpreter for .venv (3.11 or newer for the pinned versions)
 # PYTHON_OLD=python3.11    the interpreter for .venv-spark35 and .venv-lowest: pyspark 3.5 and the oldest wheels need just 3.11
@@ -12,7 +15,8 @@
 # TESTS="tests/unit -x"    what pytest gets, in any of the three environments
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo notebooks test test-spark35 test-lowest lint types contracts doctest pytest format bench-overlap build clean
+.PHONY: help setup setup-spark35 setup-lowest java demo notebooks test test-spark35 test-lowest lint types contracts doctest pytest format \
+	bench bench-quick bench-check bench-overlap build clean
 .NOTPARALLEL:  # "test" means its steps in their order
 SHELL := /bin/bash
 
@@ -35,6 +39,7 @@ PIP := $(BIN)/$(PIP_IN)
 # from constraints.txt; what is installed and which tests are run stands here.
 PACKAGES_spark35 := --editable '.[spark,torch,mlflow,gpu,host,cli,report]' tensorflow-cpu
 PACKAGES_lowest := --editable '.[spark,torch,gpu,host,cli,report]'
+PACKAGES_bench := --editable '.[spark,torch,mlflow,gpu,host,report]' tensorflow-cpu pillow scikit-learn ray daft onnx onnxruntime onnxscript openvino
 # Loader processes are the engine's own, whatever Spark is; the cluster and MLflow's models need the demo's packages and transformers: they are
 # left to `make test`.
 TESTS_spark35 := tests/spark $(addprefix --ignore=tests/spark/test_,loaders.py cluster.py mlflow_models.py)
@@ -101,9 +106,30 @@ pytest: setup java
 test-spark35 test-lowest: test-%: .venv-%/.setup-$(SETUP_HASH) java
 	.venv-$*/bin/python -m pytest --durations=20 --durations-min=5 $(or $(TESTS),$(TESTS_$*))
 
+# In the background, while other tests run: see .ci/run.
+setup-spark35 setup-lowest: setup-%: .venv-%/.setup-$(SETUP_HASH)
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The peers and the library in one environment, with the demo's models.
+.venv-bench/.demo-$(SETUP_HASH): .venv-bench/.setup-$(SETUP_HASH)
+	.venv-bench/bin/$(PIP_IN) install $(PIP_FLAGS) --no-deps --build-constraint requirements/constraints.txt --requirement requirements/demo.txt
+	@touch $@
+
+bench: .venv-bench/.demo-$(SETUP_HASH) java
+	.venv-bench/bin/python -m benchmarks.run w1 w2 w3 w4 w5 w6 w7 w8 w9 loop settings $(if $(FRESH),--fresh)
+	.venv-bench/bin/python -m benchmarks.run w1 --scale large $(if $(FRESH),--fresh)
+	.venv-bench/bin/python -m benchmarks.run w6 --scale million $(if $(FRESH),--fresh)
+	.venv-bench/bin/python -m benchmarks.run w6 --scale blobs $(if $(FRESH),--fresh)
+	.venv-bench/bin/python -m benchmarks.tables
+
+bench-quick: .venv-bench/.demo-$(SETUP_HASH) java
+	.venv-bench/bin/python -m benchmarks.run w1 w4 w5 w9 --scale quick --rounds 3 --fresh
+
+bench-check: .venv-bench/.demo-$(SETUP_HASH) java
+	.venv-bench/bin/python -m benchmarks.check
 
 bench-overlap: setup
 	$(BIN)/python benchmarks/overlap.py

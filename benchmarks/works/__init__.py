@@ -1,0 +1,1 @@
+"""The works, one file each."""
