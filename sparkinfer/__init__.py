@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         OutputError,
         PredictError,
         PreprocessError,
+        ReadError,
         SchemaError,
         SparkInferError,
         SparkInferWarning,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sparkinfer.run import InferenceRun, inference_run, last_run
     from sparkinfer.schema import TensorSpec
     from sparkinfer.spark.bad_rows import errors
+    from sparkinfer.spark.files import FileSource, read_files
     from sparkinfer.spark.library import ship_library
     from sparkinfer.spark.predict import predict, preview
     from sparkinfer.spark.sql import register
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BadRowsError",
     "ConfigError",
+    "FileSource",
     "InferenceConfig",
     "InferenceRun",
     "LoaderProcessError",
@@ -48,6 +51,7 @@ __all__ = [
     "PredictError",
     "PreprocessError",
     "PythonModel",
+    "ReadError",
     "SchemaError",
     "SparkInferError",
     "SparkInferWarning",
@@ -62,6 +66,7 @@ __all__ = [
     "predict_local",
     "predict_udf",
     "preview",
+    "read_files",
     "register",
     "ship_library",
 ]
@@ -69,6 +74,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "FileSource": "sparkinfer.spark.files",
     "InferenceConfig": "sparkinfer.config",
     "InferenceRun": "sparkinfer.run",
     "MlflowModel": "sparkinfer.models",
@@ -84,6 +90,7 @@ _HOMES = {
     "predict_local": "sparkinfer.local",
     "predict_udf": "sparkinfer.spark.udf",
     "preview": "sparkinfer.spark.predict",
+    "read_files": "sparkinfer.spark.files",
     "register": "sparkinfer.spark.sql",
     "ship_library": "sparkinfer.spark.library",
 }

@@ -10,6 +10,7 @@ Invariant: every message says what was expected, what came, where, and what to d
     ├── ConfigError             a setting or an argument is wrong                    (driver)
     ├── SchemaError             a column, type, shape or null does not fit           (driver, worker)
     ├── MissingDependencyError  a package that this call needs is not installed      (driver, worker)
+    ├── ReadError               a file cannot be read, or changed since              (driver, worker)
     ├── ModelLoadError          a model cannot be read, shipped or built             (driver, worker)
     ├── PreprocessError         the user's preprocess raised                         (worker)
     ├── LoaderProcessError      a loader process died                                (worker)
@@ -41,6 +42,7 @@ __all__ = [
     "Place",
     "PredictError",
     "PreprocessError",
+    "ReadError",
     "SchemaError",
     "SparkInferError",
     "SparkInferWarning",
@@ -63,6 +65,10 @@ class SchemaError(SparkInferError, ValueError):
 
 class MissingDependencyError(SparkInferError, ImportError):
     """A package that this call needs is not installed here; the message names the extra."""
+
+
+class ReadError(SparkInferError, OSError):
+    """A file that the workers read themselves is gone, has changed, or cannot be read."""
 
 
 class ModelLoadError(SparkInferError, RuntimeError):

@@ -22,7 +22,10 @@ from sparkinfer.planning import Functions, check_input_types, plan_partition
 from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
+from sparkinfer.spark.files import is_source, source_of
+from sparkinfer.spark.plain_scan import files_of
 from sparkinfer.spark.repeats import RepeatWatch
+from sparkinfer.spark.scan import FileTable, check_carried, open_source
 from sparkinfer.spark.session import SPARK_VERSION, setting_is_on
 from sparkinfer.spark.settings import check_max_records
 from sparkinfer.spark.ship import ship
@@ -31,11 +34,14 @@ from sparkinfer.spark.udf import PredictColumn, quoted
 from sparkinfer.spark.worker import PartitionTask
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     import pandas as pd
     from pyspark.sql import Column, DataFrame
 
     from sparkinfer.engine.contracts import Describable
     from sparkinfer.engine.partition import PartitionPlan
+    from sparkinfer.spark.files import FileSource
 
 __all__ = ["Road", "predict", "preview"]
 
@@ -44,7 +50,7 @@ _PROFILE_SINCE = (4, 0)
 
 
 def predict(
-    data: DataFrame,
+    data: DataFrame | FileSource | str | PathLike[str],
     model: Describable,
     *,
     inputs: InputsArgument | None = None,
@@ -66,7 +72,8 @@ def predict(
     """Score a DataFrame; lazy, as every transformation.
 
     Args:
-        data: a DataFrame, batch or streaming, classic or Connect.
+        data: a DataFrame, batch or streaming, classic or Connect; or files: a path, a glob, a folder, a URL, or what ``read_files`` gives. Files
+            are read by the workers themselves, in the active session, or in a local one that is started.
         model: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel`` or ``PythonModel``.
         inputs: a column (the model and ``preprocess`` get one array, one value), a list of columns (positional), or
             ``{model input: column}`` (by name); a column may be ``(column, TensorSpec)``. ``None`` takes the columns that have the names
@@ -87,7 +94,8 @@ def predict(
         key: columns whose values an error names beside the row.
         road: ``"map"``: ``mapInArrow``, every kept column travels to Python and back; ``"column"``: a UDF, kept columns stay in the JVM and
             Spark prunes what nobody selects; ``"auto"``: the map road when what is kept is little beside the inputs.
-        scan: ``"spark"``: Spark's own scan brings the rows.
+        scan: ``"spark"``: Spark's own scan brings a DataFrame's rows; ``"direct"``: the workers read the files of a DataFrame that is nothing
+            but Parquet or binary files, and the JVM carries no input. Files that are given as such are always read so.
         resource_profile: a ``pyspark.resource.ResourceProfile`` for the stage (Spark 4.0 on, map road).
         config: settings; ``overrides`` are single settings by name and beat it.
         **overrides: fields of ``InferenceConfig``.
@@ -99,11 +107,11 @@ def predict(
         ConfigError, SchemaError, ModelLoadError: an argument, a column or the model is wrong; no job was started. What goes wrong in
             a row fails the job, with column, partition and row in the text.
     """
-    _refuse_other_data(data, scan)
-    _check_schema(data)
+    source = _source(data, scan)
+    _check_schema(source)
     settings = InferenceConfig.build(config, overrides)
     declared = None if outputs is None else parse_outputs(outputs)
-    kept = data.columns if keep is None else column_names(keep, "keep")
+    kept = source.columns if keep is None else column_names(keep, "keep")
     plan = plan_partition(
         model,
         inputs=inputs,
@@ -115,25 +123,28 @@ def predict(
         on_error=on_error,
         error_column=error_column,
         config=settings,
-        there=data.columns,
+        there=source.columns,
     )
-    _check_data(data, plan)
-    taken = _choose_road(road, data, plan, resource_profile)
-    session = data.sparkSession
-    check_max_records(session, settings.max_records_per_batch, column_road=taken == "column")
-    call = register_call(plan, taken, open_channel(session, wanted=settings.metrics, heard=RepeatWatch(session)), session, data)
+    _check_data(source, plan)
+    taken = _choose_road(road, source, plan, resource_profile)
+    session = source.sparkSession
+    if taken != "direct":
+        check_max_records(session, settings.max_records_per_batch, column_road=taken == "column")
+    call = register_call(plan, taken, open_channel(session, wanted=settings.metrics, heard=RepeatWatch(session)), session, source)
     task = PartitionTask(plan=plan, files=ship(plan.model, session), call=call.id, channel=call.channel)
-    return _by_map(data, task, resource_profile) if taken == "map" else _by_column(data, task)
+    if isinstance(source, FileTable):
+        return _by_files(source, task, resource_profile)
+    return _by_map(source, task, resource_profile) if taken == "map" else _by_column(source, task)
 
 
-def preview(data: DataFrame, model: Describable, n: int = 10, **arguments: Any) -> pd.DataFrame:
+def preview(data: DataFrame | FileSource | str | PathLike[str], model: Describable, n: int = 10, **arguments: Any) -> pd.DataFrame:
     """Score the first few rows, exactly ``n`` of them, in the workers, without scoring the table.
 
     ``predict(...).limit(n)`` would score whole chunks, and cost the Python worker with its loaded model; here the limit stands before the
     model.
 
     Args:
-        data: a DataFrame.
+        data: as in ``predict``.
         model: as in ``predict``.
         n: rows, at least 1.
         **arguments: ``predict``'s keywords.
@@ -147,22 +158,28 @@ def preview(data: DataFrame, model: Describable, n: int = 10, **arguments: Any) 
     if n < 1:
         msg = f"n is {n}, expected at least 1 row"
         raise ConfigError(msg)
-    return predict(data.limit(n), model, **arguments).toPandas()
+    frame: Any = source_of(data).to_dataframe() if is_source(data) else data
+    return predict(frame.limit(n), model, **arguments).toPandas()
 
 
-def _refuse_other_data(data: Any, scan: str) -> None:
+def _source(data: Any, scan: str) -> DataFrame | FileTable:
+    """Tell a DataFrame from files, and open the files."""
+    if scan not in ("spark", "direct"):
+        msg = f"scan is {scan!r}, expected 'spark' or 'direct'"
+        raise ConfigError(msg)
+    if is_source(data):
+        return open_source(source_of(data))
     if not hasattr(data, "mapInArrow"):
         msg = (
-            f"data is {_shown(data)}, expected a Spark DataFrame: read a path with spark.read first, or score a pandas DataFrame "
-            "or an Arrow table with predict_local"
+            f"data is {_shown(data)}, expected a Spark DataFrame, a path, or what si.read_files gives: score a pandas DataFrame or an Arrow table with "
+            "predict_local"
         )
         raise ConfigError(msg)
-    if scan != "spark":
-        msg = f"scan is {scan!r}, expected 'spark' (this version knows no other)"
-        raise ConfigError(msg)
+    frame: DataFrame = data
+    return frame if scan == "spark" else files_of(frame)
 
 
-def _check_schema(data: DataFrame) -> None:
+def _check_schema(data: DataFrame | FileTable) -> None:
     """Refuse what Python cannot name: before Spark 4 a frame with a calendar interval raised for ``columns`` (seen in 3.5)."""
     try:
         data.schema  # noqa: B018 - it is fetched here, and kept by the frame
@@ -178,7 +195,7 @@ def _shown(data: Any) -> str:
     return repr(data) if isinstance(data, str) else f"a {type(data).__module__.partition('.')[0]} {type(data).__name__}"
 
 
-def _check_data(data: DataFrame, plan: PartitionPlan) -> None:
+def _check_data(data: DataFrame | FileTable, plan: PartitionPlan) -> None:
     check_columns(plan.inputs, data.columns, "inputs")
     check_columns(plan.keep, data.columns, "keep")
     check_columns(plan.key, data.columns, "key")
@@ -192,7 +209,7 @@ def _check_data(data: DataFrame, plan: PartitionPlan) -> None:
     check_input_types(plan, {name: to_arrow(data.schema[name].dataType, name) for name in plan.inputs})
 
 
-def _check_ambiguous(data: DataFrame, plan: PartitionPlan) -> None:
+def _check_ambiguous(data: DataFrame | FileTable, plan: PartitionPlan) -> None:
     """Refuse names that Spark cannot tell apart; by default it does not tell upper from lower case."""
     if setting_is_on(data.sparkSession, "spark.sql.caseSensitive"):
         return
@@ -206,13 +223,20 @@ def _check_ambiguous(data: DataFrame, plan: PartitionPlan) -> None:
             raise SchemaError(msg)
 
 
-def _choose_road(road: str, data: DataFrame, plan: PartitionPlan, resource_profile: Any) -> str:
+def _choose_road(road: str, data: DataFrame | FileTable, plan: PartitionPlan, resource_profile: Any) -> str:
     if road not in ("auto", "map", "column"):
         msg = f"road is {road!r}, expected 'auto', 'map' or 'column'"
         raise ConfigError(msg)
     if resource_profile is not None and (road == "column" or SPARK_VERSION < _PROFILE_SINCE):
         msg = "resource_profile needs road='map' and Spark 4.0 or newer: a UDF column runs in its query's own stage"
         raise ConfigError(msg)
+    if isinstance(data, FileTable):
+        if road == "column":
+            msg = "road is 'column', but the workers read the files themselves, and there is no column in the JVM: leave road out, or use spark.read"
+            raise ConfigError(msg)
+        for name in plan.keep:
+            check_carried(data.schema[name])
+        return "direct"
     refused = [name for name in plan.keep if not carried_by_arrow(data.schema[name].dataType)]
     wants_map = road == "map" or resource_profile is not None
     if refused and wants_map:
@@ -229,13 +253,25 @@ def _choose_road(road: str, data: DataFrame, plan: PartitionPlan, resource_profi
     return "map" if not refused and 4 * kept <= sent else "column"
 
 
+def _by_files(table: FileTable, task: PartitionTask, resource_profile: Any) -> DataFrame:
+    plan = task.plan
+    needed = tuple(dict.fromkeys((*plan.keep, *plan.columns)))
+    work = table.work(needed, batch_size=plan.config.batch_size, most_rows=plan.config.max_records_per_batch)
+    schema = _kept_and_added(table, plan)
+    return table.frame(replace(task, work=work).direct_arrow, work, schema, resource_profile)
+
+
+def _kept_and_added(data: DataFrame | FileTable, plan: PartitionPlan) -> StructType:
+    kept = [data.schema[name] for name in plan.keep]
+    return StructType([*kept, *(StructField(field.name, to_spark(field.type)) for field in plan.output_schema)])
+
+
 def _by_map(data: DataFrame, task: PartitionTask, resource_profile: Any) -> DataFrame:
     plan = task.plan
     needed = tuple(dict.fromkeys((*plan.keep, *plan.columns)))
     sent = (F.col(quoted(name)) if name in plan.keep else _sent(data, name, plan) for name in needed)
     source = data.select(*(column.alias(f"c{position}") for position, column in enumerate(sent)))
-    kept = [data.schema[name] for name in plan.keep]
-    schema = StructType([*kept, *(StructField(field.name, to_spark(field.type)) for field in plan.output_schema)])
+    schema = _kept_and_added(data, plan)
     extra = {} if resource_profile is None else {"profile": resource_profile}
     return source.mapInArrow(travelling(replace(task, names=needed).map_arrow), schema, **extra)
 

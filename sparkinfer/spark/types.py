@@ -7,6 +7,8 @@ Invariant: ``to_spark`` is exact for every type that ``parse_ddl`` can declare.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 from pyarrow import types as arrow
 from pyspark.ml.linalg import VectorUDT
@@ -15,7 +17,7 @@ from pyspark.sql import types as spark
 
 from sparkinfer.exceptions import SchemaError
 
-__all__ = ["carried_by_arrow", "is_vector", "to_arrow", "to_spark", "width"]
+__all__ = ["carried_by_arrow", "from_file", "is_vector", "sent_as", "to_arrow", "to_spark", "width"]
 
 _SIMPLE: tuple[tuple[pa.DataType, type[spark.DataType]], ...] = (
     (pa.bool_(), spark.BooleanType),
@@ -78,6 +80,70 @@ def to_arrow(data_type: spark.DataType, column: str) -> pa.DataType:
         "strings, binary, dates, timestamps, decimals, arrays and structs of them, or ML vectors; select or cast it before"
     )
     raise SchemaError(msg)
+
+
+def sent_as(data_type: spark.DataType, timezone: str) -> pa.DataType:
+    """Give the Arrow type in which Spark sends a column that ``carried_by_arrow``, or an ML vector.
+
+    Args:
+        data_type: the column's.
+        timezone: the session's, which Arrow's timestamps name.
+    """
+    if isinstance(data_type, spark.TimestampType):
+        return pa.timestamp("us", timezone)
+    if isinstance(data_type, spark.DayTimeIntervalType):
+        return pa.duration("us")
+    if isinstance(data_type, spark.MapType):
+        return pa.map_(sent_as(data_type.keyType, timezone), sent_as(data_type.valueType, timezone))
+    if isinstance(data_type, spark.ArrayType):
+        return pa.list_(sent_as(data_type.elementType, timezone))
+    if isinstance(data_type, spark.StructType):
+        return pa.struct([(field.name, sent_as(field.dataType, timezone)) for field in data_type.fields])
+    return to_arrow(data_type, "")
+
+
+def from_file(data_type: pa.DataType, column: str) -> spark.DataType:
+    """Give the Spark type of a column of a file that Spark does not read itself, as its own reader would.
+
+    Raises:
+        SchemaError: it has none; names the column and the type.
+    """
+    if isinstance(data_type, pa.BaseExtensionType):
+        return from_file(data_type.storage_type, column)
+    if arrow.is_struct(data_type):
+        return spark.StructType([spark.StructField(one.name, from_file(one.type, column)) for one in data_type])
+    inner = [from_file(part, column) for part in _parts(data_type)]
+    if arrow.is_dictionary(data_type):
+        return inner[0]
+    if len(inner) == 2:
+        return spark.MapType(inner[0], inner[1])
+    if inner:
+        return spark.ArrayType(inner[0])
+    found = next((made for test, made in _IN_FILES if test(data_type)), None)
+    try:
+        return found(data_type) if found else to_spark(data_type)
+    except SchemaError as error:
+        msg = f"the column {column!r} has the type {data_type}, for which Spark has none: leave it out with columns=[...]"
+        raise SchemaError(msg) from error
+
+
+def _parts(data_type: pa.DataType) -> list[pa.DataType]:
+    if arrow.is_map(data_type):
+        return [data_type.key_type, data_type.item_type]
+    nested = (arrow.is_dictionary, arrow.is_list, arrow.is_large_list, arrow.is_fixed_size_list)
+    return [data_type.value_type] if any(test(data_type) for test in nested) else []
+
+
+_WIDER: dict[int, spark.DataType] = {8: spark.ShortType(), 16: spark.IntegerType(), 32: spark.LongType(), 64: spark.DecimalType(20, 0)}
+_IN_FILES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], spark.DataType]], ...] = (
+    (arrow.is_unsigned_integer, lambda found: _WIDER[found.bit_width]),
+    (arrow.is_timestamp, lambda found: spark.TimestampNTZType() if found.tz is None else spark.TimestampType()),
+    (arrow.is_date, lambda _: spark.DateType()),
+    (arrow.is_large_string, lambda _: spark.StringType()),
+    (arrow.is_large_binary, lambda _: spark.BinaryType()),
+    (arrow.is_fixed_size_binary, lambda _: spark.BinaryType()),
+    (arrow.is_duration, lambda _: spark.LongType()),
+)
 
 
 def _named(data_type: spark.DataType) -> str:

@@ -31,6 +31,7 @@ from sparkinfer.spark.pandas_form import FLAGS, column_from_pandas, series_of
 from sparkinfer.spark.ship import ShippedFile, locate
 
 if TYPE_CHECKING:
+    from sparkinfer.engine.reading import FileWork
     from sparkinfer.spark.channels import MetricsChannel
 
 __all__ = ["PartitionTask"]
@@ -49,6 +50,7 @@ class PartitionTask:
             frame by unquoted names (seen up to 4.3), so that a dot in a name would be read as a field's.
         flagged: the pandas road only: ``pandas_form.flags`` follow each column.
         called: what SQL calls the function; empty where only Python calls it.
+        work: the direct road only: the files that the partitions read.
     """
 
     plan: PartitionPlan
@@ -58,10 +60,16 @@ class PartitionTask:
     names: tuple[str, ...] = ()
     flagged: bool = False
     called: str = ""
+    work: FileWork | None = None
 
     def map_arrow(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as a ``mapInArrow`` function: kept columns and outputs together."""
         return self._run(pa.RecordBatch.from_arrays(chunk.columns, names=list(self.names)) for chunk in chunks)
+
+    def direct_arrow(self, tickets: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run as a ``mapInArrow`` function over the numbers of the shares of files that are read here."""
+        assert self.work is not None  # noqa: S101 - predict gives it
+        return self._run(self.work.read_arrow(tickets))
 
     def arrow_one(self, chunks: Iterator[pa.Array]) -> Iterator[pa.Array]:
         """Run as an iterator Arrow UDF over one column."""

@@ -161,7 +161,7 @@ def test_names_that_differ_only_in_case_are_refused(spark, road, no_job) -> None
         ({"outputs": "y double, Y int"}, si.ConfigError, "every name once"),
         ({"outputs": 3}, si.ConfigError, "outputs is 3"),
         ({"road": "air"}, si.ConfigError, "road is 'air', expected 'auto', 'map' or 'column'"),
-        ({"scan": "direct"}, si.ConfigError, "scan is 'direct', expected 'spark'"),
+        ({"scan": "fast"}, si.ConfigError, "scan is 'fast', expected 'spark' or 'direct'"),
         ({"on_null": "skip"}, si.ConfigError, "on_null is 'skip', expected one of 'raise', 'null', 'pass'"),
         ({"on_error": "skip"}, si.ConfigError, "on_error is 'skip', expected one of 'raise', 'null'"),
         ({"batch_size": 0}, si.ConfigError, "batch_size is 0, expected at least 1"),
@@ -184,7 +184,11 @@ def test_what_is_wrong_with_the_arguments_is_an_error_before_any_job(spark, chan
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [("photos/*.png", "read a path with spark.read first"), (None, "expected a Spark DataFrame")],
+    [
+        ("photos/*.png", r"Spark cannot read photos/\*.png"),
+        (["a.png"], "a path, or what si.read_files gives"),
+        (None, "expected a Spark DataFrame"),
+    ],
 )
 def test_data_that_is_no_dataframe_is_refused(spark, data, said, no_job) -> None:
     """A path, or nothing: the message says what to do."""

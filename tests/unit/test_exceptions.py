@@ -18,6 +18,7 @@ KINDS = {
     "OutputError": ValueError,
     "PredictError": RuntimeError,
     "PreprocessError": RuntimeError,
+    "ReadError": OSError,
     "SchemaError": ValueError,
 }
 

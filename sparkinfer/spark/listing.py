@@ -1,0 +1,85 @@
+"""Files of a path, folder or glob, listed by pyarrow where Spark has no such file system.
+
+Runs on: driver.
+
+Invariant: what Spark would pass over is passed over (names that begin with ``_`` or ``.``); the order is that of the paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pyarrow import fs
+
+from sparkinfer.engine.places import locate_url, scheme_of
+from sparkinfer.exceptions import ConfigError
+from sparkinfer.spark.partition_folders import folders_below, unbraced
+
+__all__ = ["Listed", "list_files"]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file and the partition folders above it.
+
+    Attributes:
+        url: the file.
+        folders: names and values, outermost first.
+    """
+
+    url: str
+    folders: list[tuple[str, str]]
+
+
+def list_files(paths: Sequence[str], file_system: Any) -> list[Listed]:
+    """List files.
+
+    Args:
+        paths: files, folders, globs; URLs where ``file_system`` is ``None``.
+        file_system: in which they are.
+
+    Raises:
+        ConfigError: a path leads to no file.
+    """
+    return [one for path in paths for pattern in unbraced(path) for one in _list(pattern, file_system)]
+
+
+def _list(pattern: str, file_system: Any) -> list[Listed]:
+    system, path = locate_url(pattern, file_system)
+    head = pattern[: len(pattern) - len(path)] if pattern.endswith(path) else f"{scheme_of(pattern)}://"
+    prefix = "" if file_system is not None else head
+    found = [one for one in _found(system, path) if not _hidden(one, path)]
+    if not found:
+        msg = f"there is no file at {pattern}: give a file, a folder or a glob that leads to some"
+        raise ConfigError(msg)
+    return [Listed(f"{prefix}{one}", folders_below(one, [path])) for one in sorted(found)]
+
+
+def _found(system: fs.FileSystem, path: str) -> list[str]:
+    if not any(sign in path for sign in "*?["):
+        info = system.get_file_info(path)
+        if info.type is fs.FileType.File:
+            return [path]
+        return _below(system, path)
+    parts = path.split("/")
+    fixed = next(at for at, part in enumerate(parts) if any(sign in part for sign in "*?["))
+    wanted = parts[fixed:]
+    return [one for one in _below(system, "/".join(parts[:fixed])) if _matches(one.split("/")[fixed:], wanted)]
+
+
+def _matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Tell whether a path is what the glob names, or lies in a folder that it names."""
+    return len(parts) >= len(wanted) and all(fnmatchcase(part, one) for part, one in zip(parts, wanted, strict=False))
+
+
+def _below(system: fs.FileSystem, folder: str) -> list[str]:
+    selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
+    return [info.path for info in system.get_file_info(selector) if info.type is fs.FileType.File]
+
+
+def _hidden(path: str, given: str) -> bool:
+    parts = [part for part in path.split("/") if part][len([part for part in given.split("/") if part]) - 1 :]
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)

@@ -1,0 +1,179 @@
+"""Is a DataFrame nothing but files? Then the workers can read them themselves.
+
+Runs on: driver.
+
+Invariant: a DataFrame whose rows are not exactly those of its files is refused, with the reason; so is one of which that cannot be known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparkinfer.exceptions import ConfigError
+from sparkinfer.spark.files import FileSource
+from sparkinfer.spark.scan import FileTable, table_of
+from sparkinfer.spark.session import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from sparkinfer.engine.reading import FileFormat
+
+__all__ = ["files_of"]
+
+_CLASSIC_FORMATS: dict[str, FileFormat] = {"ParquetFileFormat": "parquet", "BinaryFileFormat": "binary"}
+_CONNECT_FORMATS: dict[str, FileFormat] = {"parquet": "parquet", "binaryfile": "binary"}
+_PASSED = ("SubqueryAlias", "View")  # names for the same rows
+_SAME_ROWS = {"basepath", "mergeschema", "path", "paths", "pathglobfilter", "modifiedbefore", "modifiedafter", "ignoremissingfiles"}
+
+
+class _NotPlain(Exception):  # noqa: N818 - becomes a ConfigError, with the way out
+    """Why the rows are not those of files."""
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """What a plan was found to be.
+
+    Attributes:
+        kind: what is in the files.
+        roots: below which folders are partitions.
+        columns: those that are selected; ``None``: all.
+        flat: folders are no partitions.
+    """
+
+    kind: FileFormat
+    roots: Sequence[str]
+    columns: tuple[str, ...] | None
+    flat: bool
+
+
+def files_of(frame: DataFrame) -> FileTable:
+    """Take the files of a DataFrame that is a plain scan of them.
+
+    Raises:
+        ConfigError: it is more than that, or that cannot be known; the reason is told.
+    """
+    session = frame.sparkSession
+    try:
+        if frame.isStreaming:
+            _refuse("it is a stream")
+        plain = _of_connect(frame) if is_connect(session) else _of_classic(frame)
+    except _NotPlain as why:
+        msg = (
+            f"scan='direct' needs a DataFrame that is nothing but Parquet or binary files, but {why}: leave scan out, or name the files and their "
+            "filter with si.read_files"
+        )
+        raise ConfigError(msg) from None
+    urls = list(frame.inputFiles())
+    source = FileSource(paths=tuple(plain.roots), format=plain.kind, columns=plain.columns)
+    return table_of(source, session, plain.kind, frame.schema, urls, () if plain.flat else plain.roots)
+
+
+def _refuse(why: str) -> None:
+    raise _NotPlain(why)
+
+
+# --- classic: Catalyst's analyzed plan ---------------------------------------------------------------------------------
+
+
+def _of_classic(frame: Any) -> _Plain:
+    try:
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - there is no other way to ask what a DataFrame is
+    except Exception as error:  # shared clusters hide their JVM
+        why = f"this session does not tell what a DataFrame is made of ({type(error).__name__})"
+        raise _NotPlain(why) from error
+    columns: tuple[str, ...] | None = None
+    while (name := _simple(plan)) != "LogicalRelation":
+        if name == "Project":
+            picked = _attributes(plan.projectList())
+            columns = picked if columns is None else columns
+        elif name not in _PASSED:
+            _refuse(f"its plan has a {name} above the files" if plan.children().size() else f"its rows come from a {name}")
+        plan = plan.child()
+    relation = plan.relation()
+    if _simple(relation) != "HadoopFsRelation":
+        _refuse(f"it reads a {_simple(relation)}")
+    kind = _CLASSIC_FORMATS.get(_simple(relation.fileFormat()))
+    index = _simple(relation.location())
+    if kind is None:
+        _refuse(f"its files are of the format {_simple(relation.fileFormat())}")
+    if index != "InMemoryFileIndex":
+        _refuse(f"a table format or a catalog keeps the list of its files ({index})")
+    if relation.bucketSpec().isDefined():
+        _refuse("its files are buckets")
+    options = {
+        pair.partition(" -> ")[0].lower(): pair.partition(" -> ")[2] for pair in relation.options().mkString("\n").split("\n") if pair
+    }
+    columns = _in_relation(columns, list(plan.schema().fieldNames()), [str(one) for one in frame.columns])
+    roots = [options["basepath"]] if "basepath" in options else relation.location().rootPaths().mkString("\n").split("\n")
+    return _Plain(kind or "parquet", roots, columns, flat=not list(relation.partitionSchema().fieldNames()))
+
+
+def _simple(thing: Any) -> str:
+    return str(thing.getClass().getSimpleName()).rstrip("$")
+
+
+def _attributes(listed: Any) -> tuple[str, ...]:
+    names = []
+    for position in range(listed.size()):
+        one = listed.apply(position)
+        if _simple(one) != "AttributeReference":
+            _refuse(f"it computes or renames the column {one.name()!r}")
+        names.append(str(one.name()))
+    return tuple(names)
+
+
+def _in_relation(columns: tuple[str, ...] | None, there: Sequence[str], shown: Sequence[str]) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    for name in columns:
+        if name not in there:
+            _refuse(f"its column {name!r} is none of the files' own")
+    return tuple(shown)
+
+
+# --- Connect: what the client sends ------------------------------------------------------------------------------------
+
+
+def _of_connect(frame: Any) -> _Plain:
+    try:
+        relation = frame._plan.to_proto(frame.sparkSession.client).root  # noqa: SLF001 - as above; the protocol itself is stable
+    except Exception as error:  # a private name that may go
+        why = f"this version of pyspark does not tell what a DataFrame is made of ({type(error).__name__})"
+        raise _NotPlain(why) from error
+    columns: tuple[str, ...] | None = None
+    while (name := relation.WhichOneof("rel_type")) != "read":
+        if name == "project":
+            picked = tuple(_unresolved(one) for one in relation.project.expressions)
+            columns = picked if columns is None else columns
+        elif name != "subquery_alias":
+            _refuse(f"its plan has a {name} above the files")
+        relation = getattr(relation, name).input
+    read = relation.read
+    if read.WhichOneof("read_type") != "data_source":
+        _refuse("it reads a table of the catalog, and over Connect nobody tells what that is")
+    told = read.data_source
+    kind = _CONNECT_FORMATS.get(told.format.lower())
+    if kind is None:
+        _refuse(f"its files are of the format {told.format or 'that the session sets'!r}")
+    options = {key.lower(): value for key, value in told.options.items()}
+    roots = [options["basepath"]] if "basepath" in options else list(told.paths) or [options.get("path", "")]
+    shown = None if columns is None else tuple(frame.columns)
+    return _Plain(kind or "parquet", roots, shown, flat=options.get("recursivefilelookup", "").lower() == "true")
+
+
+_PLAIN_NAME = re.compile(r"\w+|`[^`]+`")
+
+
+def _unresolved(expression: Any) -> str:
+    """Give the name of a plain column."""
+    if expression.WhichOneof("expr_type") != "unresolved_attribute":
+        _refuse("it computes or renames a column")
+    name = str(expression.unresolved_attribute.unparsed_identifier)
+    if not _PLAIN_NAME.fullmatch(name):
+        _refuse(f"its column {name} may be a part of another")
+    return name

@@ -1,0 +1,384 @@
+"""The direct road's driver side: which files there are, what is in them, and who reads what.
+
+Runs on: driver.
+
+Invariant: names and types are Spark's own wherever Spark can read the place; no job is run for it but Spark's own listing of very many
+folders; what a partition gets is fixed here, with each file's size and time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import fs
+from pyspark.sql import types as spark
+
+from sparkinfer.arguments import check_columns
+from sparkinfer.engine.places import absolute, infos, locate_url
+from sparkinfer.engine.reading import FileFormat, FileWork, Reading, file_columns, open_parquet, shown
+from sparkinfer.engine.retype import Unfit, find
+from sparkinfer.engine.splits import Piece, SourceFile, share_out
+from sparkinfer.exceptions import ConfigError, ReadError, SchemaError
+from sparkinfer.pickling import dumps
+from sparkinfer.spark.arrival import travelling
+from sparkinfer.spark.listing import Listed, list_files
+from sparkinfer.spark.partition_folders import below_host, constants_of, folders_below, infer_types, unbraced
+from sparkinfer.spark.session import active_or_local_session, is_connect, setting, setting_is_on
+from sparkinfer.spark.types import carried_by_arrow, from_file, sent_as
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sparkinfer.spark.files import FileSource
+
+__all__ = ["FileTable", "open_source"]
+
+_SUFFIXES: dict[str, FileFormat] = {
+    **dict.fromkeys((".parquet", ".parq", ".pq"), "parquet"),
+    **dict.fromkeys((".txt", ".text", ".md", ".html", ".htm"), "text"),
+    **dict.fromkeys((".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"), "binary"),
+    **dict.fromkeys((".wav", ".mp3", ".flac", ".ogg", ".m4a", ".mp4", ".pdf"), "binary"),
+}
+_BINARY = spark.StructType(
+    [
+        spark.StructField("path", spark.StringType()),
+        spark.StructField("modificationTime", spark.TimestampType()),
+        spark.StructField("length", spark.LongType()),
+        spark.StructField("content", spark.BinaryType()),
+    ]
+)
+_TEXT = spark.StructType([spark.StructField("path", spark.StringType()), spark.StructField("value", spark.StringType())])
+_NO_SUCH_SYSTEM = ("No FileSystem for scheme", "ClassNotFoundException")
+_UNKNOWN_PARALLELISM = 16  # Connect does not tell how many tasks run at once
+_PARTITION_BYTES = 128 << 20  # Spark's own default
+_FOOTERS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileTable:
+    """Files, listed and typed: what ``predict`` takes in a DataFrame's place.
+
+    Attributes:
+        source: what was asked for.
+        session: whose workers read.
+        format: what is in the files.
+        whole: all columns that the files have, Spark's types.
+        files: the files, as they are now.
+    """
+
+    source: FileSource
+    session: Any
+    format: FileFormat
+    whole: spark.StructType
+    files: tuple[SourceFile, ...]
+
+    @property
+    def sparkSession(self) -> Any:  # noqa: N802 - a DataFrame's own name for it
+        """The session."""
+        return self.session
+
+    @cached_property
+    def schema(self) -> spark.StructType:
+        """The columns that are there."""
+        if self.source.columns is None:
+            return self.whole
+        check_columns(self.source.columns, self.whole.names, "columns")
+        return spark.StructType([self.whole[name] for name in self.source.columns])
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
+
+    def inputFiles(self) -> list[str]:  # noqa: N802 - a DataFrame's own name for it
+        """Name the files."""
+        return [file.url for file in self.files]
+
+    def work(self, needed: Sequence[str], *, batch_size: int = 1, most_rows: int | None = None) -> FileWork:
+        """Share the reading out among partitions.
+
+        Args:
+            needed: the columns that are read.
+            batch_size: of the model.
+            most_rows: of a chunk.
+
+        Raises:
+            ConfigError: the filter does not go with the columns.
+            ReadError: a file's footer cannot be read.
+        """
+        names = tuple(dict.fromkeys((*needed, *self._of_filter(needed))))
+        reading = Reading(
+            format=self.format,
+            schema=self._arrow(names),
+            needed=tuple(needed),
+            condition=self.source.filter,
+            fold=not setting_is_on(self.session, "spark.sql.caseSensitive"),
+            batch_size=batch_size,
+            most_rows=most_rows,
+            file_system=self.source.filesystem,
+        )
+        pieces = list(self._pieces(reading))
+        shares = share_out(pieces, self._partitions(sum(piece.weight for piece in pieces)))
+        return FileWork(reading=reading, shares=tuple(dumps(share, "a share of the files") for share in shares))
+
+    def frame(self, function: Callable[..., Any], work: FileWork, schema: spark.StructType, resource_profile: Any = None) -> DataFrame:
+        """Make the DataFrame of which each partition reads its share."""
+        partitions = max(1, len(work.shares))
+        tickets = self.session.range(0, partitions, 1, partitions)
+        extra = {} if resource_profile is None else {"profile": resource_profile}
+        made: DataFrame = tickets.mapInArrow(travelling(function), schema, **extra)
+        return made
+
+    def to_dataframe(self) -> DataFrame:
+        """Make a DataFrame of all columns."""
+        for one in self.schema.fields:
+            check_carried(one)
+        work = self.work(self.columns)
+        return self.frame(work.read_arrow, work, self.schema)
+
+    def _arrow(self, names: Sequence[str]) -> pa.Schema:
+        zone = setting(self.session, "spark.sql.session.timeZone") or "UTC"
+        return pa.schema([pa.field(name, sent_as(self.whole[name].dataType, zone)) for name in names])
+
+    def _of_filter(self, needed: Sequence[str]) -> list[str]:
+        """Find the columns of the filter: an expression of pyarrow does not tell them."""
+        condition = self.source.filter
+        if condition is None:
+            return []
+        carried = [one.name for one in self.whole.fields if carried_by_arrow(one.dataType)]
+        empty = self._arrow(carried).empty_table()
+        try:
+            empty.filter(condition)
+        except (pa.ArrowException, TypeError) as error:
+            msg = f"filter is {condition}, which does not go with the columns of the files: {error}"
+            raise ConfigError(msg) from error
+        return [name for name in carried if name not in needed and not _holds_without(empty, condition, name)]
+
+    def _partitions(self, weight: int) -> int:
+        most = self.source.max_partition_bytes or _bytes_of(setting(self.session, "spark.sql.files.maxPartitionBytes"))
+        return max(_parallelism(self.session), -(-weight // most))
+
+    def _pieces(self, reading: Reading) -> Iterator[Piece]:
+        if self.format != "parquet":
+            weighs = bool({name.lower() for name in reading.schema.names} & {"content", "value"})
+            yield from (Piece(file, None, 1, file.size if weighs else 0) for file in self.files)
+            return
+        there = [file for file in self.files if file.size]  # Spark, too, passes over empty files
+        with ThreadPoolExecutor(_FOOTERS_AT_ONCE, "sparkinfer-footers") as threads:
+            for pieces in threads.map(lambda file: _row_groups(file, reading), there):
+                yield from pieces
+
+
+def _row_groups(file: SourceFile, reading: Reading) -> list[Piece]:
+    """Read a file's footer: its row groups that may hold rows for the filter."""
+    try:
+        system, path = locate_url(file.url, reading.file_system)
+        with open_parquet(system, path) as opened:
+            metadata, schema = opened.metadata, opened.schema_arrow
+        constants = dict(file.constants)
+        found = [find(schema.names, name, fold=reading.fold) for name in reading.schema.names if name not in constants]
+    except (OSError, pa.ArrowException, Unfit) as error:
+        msg = f"the file {shown(file.url)} cannot be read as Parquet ({error}): it must be readable here, on the driver, and on the workers"
+        raise ReadError(msg) from error
+    leaves = file_columns(schema, sorted({at for at in found if at is not None}))
+    pieces = []
+    for number in _matching(file, metadata, schema, reading):
+        group = metadata.row_group(number)
+        weight = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+        if group.num_rows:
+            pieces.append(Piece(file, (number,), group.num_rows, weight))
+    return pieces
+
+
+def _matching(file: SourceFile, metadata: pq.FileMetaData, schema: pa.Schema, reading: Reading) -> Sequence[int]:
+    """Leave out row groups whose statistics say that the filter is true for no row; where they cannot say it, all are read."""
+    every = range(metadata.num_row_groups)
+    constants = dict(file.constants)
+    if reading.condition is None:
+        return every
+    for one in reading.schema:
+        if one.name not in constants and (schema.names.count(one.name) != 1 or schema.field(one.name).type != one.type):
+            return every
+    system, path = locate_url(file.url, reading.file_system)
+    known = None
+    for name, value in constants.items():
+        if name in reading.schema.names:
+            scalar = pa.scalar(value, reading.schema.field(name).type)
+            one = ds.field(name) == scalar if value is not None else ds.field(name).is_null()
+            known = one if known is None else known & one
+    try:
+        fragment = ds.ParquetFileFormat().make_fragment(path, filesystem=system, partition_expression=known)
+        return [group.id for group in fragment.subset(reading.condition, schema=reading.schema).row_groups]
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return every
+
+
+def _holds_without(empty: pa.Table, condition: Any, name: str) -> bool:
+    try:
+        empty.drop_columns([name]).filter(condition)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def check_carried(column: spark.StructField) -> None:
+    """Refuse a column that no worker can hand to Spark.
+
+    Raises:
+        SchemaError: names it and its type.
+    """
+    if not carried_by_arrow(column.dataType):
+        msg = (
+            f"the column {column.name!r} has the type {column.dataType.simpleString()}, which cannot travel from the workers to Spark by Arrow: leave "
+            "it out, or let Spark read the files"
+        )
+        raise SchemaError(msg)
+
+
+def _parallelism(session: Any) -> int:
+    if not is_connect(session):
+        try:
+            return int(session.sparkContext.defaultParallelism)
+        except Exception:  # noqa: BLE001 - a session that hides its context
+            return _UNKNOWN_PARALLELISM
+    told = setting(session, "spark.sql.leafNodeDefaultParallelism") or setting(session, "spark.default.parallelism")
+    return int(told) if told else _UNKNOWN_PARALLELISM
+
+
+def _bytes_of(told: str | None) -> int:
+    """Read Spark's spelling of bytes: ``134217728b``, ``128MB``."""
+    text = (told or "").strip().lower().removesuffix("b")
+    unit = {"k": 10, "m": 20, "g": 30, "t": 40}.get(text[-1:], 0)
+    digits = text[:-1] if unit else text
+    return max(1, int(digits) << unit) if digits.isdigit() else _PARTITION_BYTES
+
+
+# --- what there is -----------------------------------------------------------------------------------------------------
+
+
+def open_source(source: FileSource, session: SparkSession | None = None) -> FileTable:
+    """List the files of a source and find the types of their columns.
+
+    Raises:
+        ConfigError: nothing is there, or the format cannot be told.
+        SchemaError: a column has a type that Spark does not have.
+    """
+    session = session or active_or_local_session()
+    listed = None if source.filesystem is not None else _by_spark(source, session)
+    return listed or _by_pyarrow(source, session)
+
+
+def _by_spark(source: FileSource, session: Any) -> FileTable | None:
+    """Have Spark list and type the files; ``None`` where it has no such file system."""
+    paths = [absolute(path) for path in source.paths]
+    paths = [f"file://{path}" if path.startswith("/") else path for path in paths]
+    kind = _told_by_suffix(source.paths) if source.format == "auto" else source.format
+    try:
+        if kind is None:
+            kind = _one_format(_read(session, "binaryFile", paths).inputFiles(), source)
+        frame = _read(session, "parquet" if kind == "parquet" else "binaryFile", paths)
+        schema, urls = frame.schema, list(frame.inputFiles())
+    except Exception as error:
+        text = str(error)
+        if any(told in text for told in _NO_SUCH_SYSTEM):
+            return None
+        if isinstance(error, ConfigError):
+            raise
+        msg = f"Spark cannot read {', '.join(source.paths)}: {text.splitlines()[0]}"
+        raise ConfigError(msg) from error
+    return table_of(source, session, kind, schema, urls, paths)
+
+
+def _read(session: Any, kind: str, paths: Sequence[str]) -> DataFrame:
+    made: DataFrame = session.read.format(kind).load(list(paths))
+    return made
+
+
+def table_of(
+    source: FileSource, session: Any, kind: FileFormat, schema: spark.StructType, urls: Sequence[str], roots: Sequence[str]
+) -> FileTable:
+    """Make a table of files that Spark listed and typed.
+
+    Args:
+        source: what was asked for.
+        session: whose workers read.
+        kind: what is in the files.
+        schema: Spark's, partition columns among it.
+        urls: the files.
+        roots: below which folders are partitions.
+    """
+    if kind == "text":
+        schema = spark.StructType([*_TEXT.fields, *schema.fields[len(_BINARY.fields) :]])
+    patterns = [pattern for root in roots for pattern in unbraced(below_host(root))]
+    listed = [Listed(url, folders_below(unquote(below_host(url)), patterns)) for url in urls]
+    return FileTable(source=source, session=session, format=kind, whole=schema, files=_files(listed, schema, session, None))
+
+
+def _by_pyarrow(source: FileSource, session: Any) -> FileTable:
+    listed = list_files(source.paths, source.filesystem)
+    kind = _one_format([one.url for one in listed], source) if source.format == "auto" else source.format
+    whole = _TEXT if kind == "text" else _BINARY
+    data = _schema_in(listed[0].url, source.filesystem) if kind == "parquet" else whole
+    folders = infer_types([one.folders for one in listed])
+    names = {one.name.lower() for one in folders}
+    schema = spark.StructType([*(one for one in data.fields if one.name.lower() not in names), *folders])
+    return FileTable(source=source, session=session, format=kind, whole=schema, files=_files(listed, schema, session, source.filesystem))
+
+
+def _schema_in(url: str, file_system: Any) -> spark.StructType:
+    """Type a Parquet file's columns: as the Spark that wrote it said, or from pyarrow's types."""
+    try:
+        with open_parquet(*locate_url(url, file_system)) as file:
+            schema, written = file.schema_arrow, (file.metadata.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata")
+    except (OSError, pa.ArrowException) as error:
+        msg = f"the file {shown(url)} cannot be read as Parquet: {error}"
+        raise ReadError(msg) from error
+    if written is not None:
+        return spark.StructType.fromJson(json.loads(written))
+    return spark.StructType([spark.StructField(one.name, from_file(one.type, one.name)) for one in schema])
+
+
+def _files(listed: Sequence[Listed], schema: spark.StructType, session: Any, file_system: Any) -> tuple[SourceFile, ...]:
+    zone = setting(session, "spark.sql.session.timeZone") or "UTC"
+    files = []
+    for one, info in zip(listed, infos([one.url for one in listed], file_system), strict=True):
+        if info.type is not fs.FileType.File:
+            msg = (
+                f"Spark sees the file {shown(one.url)}, and this process does not: with the direct road the driver reads the files' footers, so it must "
+                "see them as the workers do. Read it with spark.read"
+            )
+            raise ReadError(msg)
+        files.append(SourceFile(one.url, info.size, info.mtime_ns, constants_of(one.folders, schema, zone, shown(one.url))))
+    return tuple(files)
+
+
+def _told_by_suffix(paths: Sequence[str]) -> FileFormat | None:
+    kinds = {_SUFFIXES.get(PurePosixPath(path).suffix.lower()) for path in paths}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _one_format(urls: Sequence[str], source: FileSource) -> FileFormat:
+    """Tell the format by the files' suffixes."""
+    suffixes = {PurePosixPath(url).suffix.lower() for url in urls}
+    kinds = {_SUFFIXES.get(suffix) for suffix in suffixes}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None:
+        there = ", ".join(sorted(suffix or "none" for suffix in suffixes)) or "no file"
+        msg = (
+            f"the format of {', '.join(source.paths)} cannot be told by the files' suffixes ({there}): say it, as in si.read_files(path, "
+            "format='parquet'), 'binary' or 'text'"
+        )
+        raise ConfigError(msg)
+    return kind

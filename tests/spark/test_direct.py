@@ -1,0 +1,293 @@
+"""The direct road: the workers read the files, and what comes out is what Spark's own reader would have given."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import sparkinfer as si
+from tests.spark.kit import model
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 1000
+
+
+def double(x: np.ndarray) -> np.ndarray:
+    return x * 2
+
+
+def rows(frame: DataFrame) -> list[Any]:
+    """The rows, in an order of their own."""
+    return sorted(frame.collect(), key=repr)
+
+
+def same_as_spark(spark: SparkSession, path: Any, **arguments: Any) -> None:
+    """Read directly, and by Spark: the same schema, the same rows."""
+    ours = si.read_files(path, **arguments).to_dataframe(spark)
+    theirs = spark.read.parquet(str(path))
+    assert ours.schema == theirs.schema
+    assert rows(ours) == rows(theirs)
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    """Two files of five row groups each."""
+    folder = tmp_path / "vectors.parquet"
+    folder.mkdir()
+    for number in range(2):
+        ids = np.arange(number * 500, (number + 1) * 500)
+        x = pa.array([[float(one), 1.0, one % 7] for one in ids], pa.list_(pa.float32()))
+        pq.write_table(pa.table({"id": ids, "x": x, "name": [f"n{one}" for one in ids]}), folder / f"p{number}.parquet", row_group_size=100)
+    return folder
+
+
+def predict(data: Any, **arguments: Any) -> DataFrame:
+    told = {"inputs": "x", "outputs": "y array<float>", "keep": ["id"], "batch_size": 64, **arguments}
+    return si.predict(data, model(double), **told)
+
+
+def test_a_path_is_scored_as_spark_would_read_it(spark: SparkSession, vectors: Path) -> None:
+    """A folder, a glob, a list of files: each row once, with its own prediction."""
+    expected = rows(predict(spark.read.parquet(str(vectors))))
+    assert len(expected) == ROWS
+    for path in (str(vectors), vectors, f"{vectors}/p*.parquet", si.read_files(sorted(vectors.glob("*.parquet")))):
+        assert rows(predict(path)) == expected
+
+
+def test_all_columns_are_kept_and_none_is_read_that_is_not_needed(spark: SparkSession, vectors: Path) -> None:
+    """``keep=None`` gives the names of the files' columns in their order; the row says how many bytes were read."""
+    assert predict(vectors, keep=None).columns == ["id", "x", "name", "y"]
+    with si.inference_run(progress=False) as run:
+        rows(predict(vectors, keep=[]))
+    only_x = 4 * 3 * ROWS
+    assert only_x <= run.summary["inference/bytes_in_total"] < only_x + 8 * ROWS
+
+
+def test_the_run_says_which_road_it_was(spark: SparkSession, vectors: Path) -> None:
+    """The figures of every partition come back, and the call's settings say ``direct``."""
+    with si.inference_run(progress=False) as run:
+        rows(predict(vectors))
+    assert run.metrics.settings["road"] == "direct"
+    assert run.metrics.settings["data_name"] == "vectors.parquet"
+    assert run.summary["inference/rows_total"] == ROWS
+    assert run.summary["inference/partitions_total"] == 2
+
+
+def test_one_task_may_run_several_shares(spark: SparkSession, vectors: Path) -> None:
+    """Under ``coalesce(1)`` all shares run in the one task, whose partition id is that of none of them."""
+    assert rows(predict(vectors).coalesce(1)) == rows(predict(vectors))
+
+
+def test_a_filter_is_exact_and_spares_row_groups(spark: SparkSession, vectors: Path) -> None:
+    """It need not name a column that is kept; what cannot hold such rows is not read."""
+    source = si.read_files(vectors, filter=(pc.field("id") >= 450) & (pc.field("name") != "n501"))
+    with si.inference_run(progress=False) as run:
+        found = rows(predict(source, keep=["name"]))
+    assert sorted(row.name for row in found) == sorted(f"n{one}" for one in range(450, ROWS) if one != 501)
+    every = rows(si.read_files(vectors).to_dataframe(spark).where("id >= 450 and name <> 'n501'").select("name"))
+    assert [row.name for row in found] == [row.name for row in every]
+    assert run.summary["inference/rows_total"] == 549
+
+
+def test_columns_that_are_named_are_those_that_are_there(spark: SparkSession, vectors: Path) -> None:
+    """Others are refused by ``keep=``, with the names that are there."""
+    source = si.read_files(vectors, columns=["x", "id"])
+    assert source.to_dataframe().columns == ["x", "id"]
+    assert predict(source, keep=None).columns == ["x", "id", "y"]
+    with pytest.raises(si.SchemaError, match="keep= names the column 'name', which is not there"):
+        predict(source, keep=["name"])
+
+
+def test_a_preview_of_files(spark: SparkSession, vectors: Path) -> None:
+    """Exactly so many rows."""
+    frame = si.preview(vectors, model(double), n=3, inputs="x", outputs="y array<float>", keep=["id"])
+    assert len(frame) == 3
+
+
+def test_an_error_names_the_row_by_its_key(spark: SparkSession, vectors: Path) -> None:
+    """The same machinery: place, key, first cause."""
+
+    def refuse(x: np.ndarray) -> np.ndarray:
+        if (x[:, 0] == 777).any():
+            msg = "no 777 here"
+            raise ValueError(msg)
+        return x
+
+    with pytest.raises(Exception, match="no 777 here") as caught:
+        si.predict(str(vectors), model(refuse), inputs="x", outputs="y array<float>", batch_size=1, key="id").collect()
+    assert "partition 1" in str(caught.value)
+
+
+# --- what cannot be ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_changed_is_an_error_that_names_it(spark: SparkSession, vectors: Path) -> None:
+    """Its rows then would be none of those that the driver saw."""
+    scored = predict(vectors)
+    pq.write_table(pq.read_table(vectors / "p1.parquet").slice(0, 7), vectors / "p1.parquet")
+    with pytest.raises(Exception, match=r"the file file:/.*p1\.parquet changed after predict was called"):
+        scored.collect()
+
+
+def test_a_file_that_is_gone_is_an_error_that_names_it(spark: SparkSession, vectors: Path) -> None:
+    """And no partition without rows."""
+    scored = predict(vectors)
+    (vectors / "p0.parquet").unlink()
+    with pytest.raises(Exception, match=r"the file file:/.*p0\.parquet is not there any more"):
+        scored.collect()
+
+
+def test_a_path_to_nothing_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    """With Spark's own words."""
+    with pytest.raises(si.ConfigError, match=r"Spark cannot read .*nowhere\.parquet: .*does not exist"):
+        predict(tmp_path / "nowhere.parquet")
+
+
+def test_wrong_arguments_say_what_is_right(spark: SparkSession, vectors: Path) -> None:
+    """Road, scan, format, filter, path."""
+    with pytest.raises(si.ConfigError, match="road is 'column', but the workers read the files themselves"):
+        predict(vectors, road="column")
+    with pytest.raises(si.ConfigError, match="scan is 'fast', expected 'spark' or 'direct'"):
+        predict(vectors, scan="fast")
+    with pytest.raises(si.ConfigError, match="format is 'csv', expected one of 'auto', 'parquet', 'binary', 'text'"):
+        si.read_files(vectors, format="csv")
+    with pytest.raises(si.ConfigError, match="filter is str, expected an expression of pyarrow"):
+        si.read_files(vectors, filter="id > 3")
+    with pytest.raises(si.ConfigError, match=r"filter is \(ident > 3\), which does not go with the columns of the files"):
+        predict(si.read_files(vectors, filter=pc.field("ident") > 3))
+    with pytest.raises(si.ConfigError, match=r"path is \[\], expected a path"):
+        si.read_files([])
+    with pytest.raises(si.ConfigError, match="max_partition_bytes is 0"):
+        si.read_files(vectors, max_partition_bytes=0)
+    with pytest.raises(si.ConfigError, match="filesystem is int"):
+        si.read_files(vectors, filesystem=3)
+
+
+# --- the same rows and types as Spark's own reader ---------------------------------------------------------------------
+
+NOW = datetime(2024, 2, 29, 12, 30, 15, 123456, tzinfo=timezone.utc)
+
+
+def test_every_type_comes_as_spark_reads_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Written by pyarrow, with nulls, dictionaries, large types, unsigned numbers, nested ones."""
+    table = pa.table(
+        {
+            "i8": pa.array([1, None, -3], pa.int8()),
+            "i16": pa.array([1, None, -3], pa.int16()),
+            "i32": pa.array([1, None, -3], pa.int32()),
+            "i64": pa.array([1, None, 1 << 60], pa.int64()),
+            "u8": pa.array([1, None, 255], pa.uint8()),
+            "u16": pa.array([1, None, 65535], pa.uint16()),
+            "u32": pa.array([1, None, (1 << 32) - 1], pa.uint32()),
+            "u64": pa.array([1, None, (1 << 64) - 1], pa.uint64()),
+            "f32": pa.array([1.5, None, float("inf")], pa.float32()),
+            "f64": pa.array([1.5, None, -0.0], pa.float64()),
+            "dec": pa.array([Decimal("1.50"), None, Decimal("-99.99")], pa.decimal128(10, 2)),
+            "dec38": pa.array([Decimal("1.5"), None, Decimal(10) ** 20], pa.decimal128(38, 1)),
+            "yes": pa.array([True, None, False]),
+            "text": pa.array(["a", None, "ünï"]),
+            "large": pa.array(["a", None, ""], pa.large_string()),
+            "dict": pa.array(["a", None, "a"]).dictionary_encode(),
+            "bytes": pa.array([b"a", None, b"\x00\xff"]),
+            "fixed": pa.array([b"ab", None, b"cd"], pa.binary(2)),
+            "day": pa.array([date(2024, 2, 29), None, date(1970, 1, 1)]),
+            "us": pa.array([NOW, None, NOW], pa.timestamp("us", "UTC")),
+            "berlin": pa.array([NOW, None, NOW], pa.timestamp("us", "Europe/Berlin")),
+            "ms": pa.array([NOW.replace(microsecond=0), None, NOW.replace(microsecond=0)], pa.timestamp("ms", "UTC")),
+            "ntz": pa.array([NOW.replace(tzinfo=None), None, NOW.replace(tzinfo=None)], pa.timestamp("us")),
+            "list": pa.array([[1, None], None, []], pa.list_(pa.int32())),
+            "vector": pa.array([[1.0, 2.0], [-1.0, 0.5], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
+            "lists": pa.array([[[1], []], None, [None]], pa.list_(pa.list_(pa.uint8()))),
+            "struct": pa.array([{"a": 1, "b": ["x"]}, None, {"a": None, "b": None}]),
+            "map": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.uint16())),
+            "of dicts": pa.array([["a"], None, ["b", None]], pa.list_(pa.string())),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    same_as_spark(spark, tmp_path / "a.parquet")
+
+
+def test_what_spark_wrote_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    """INT96 and microseconds, far years, intervals, columns that are called what they like."""
+    path = str(tmp_path / "spark.parquet")
+    written = spark.sql(
+        "select timestamp'1600-01-01 00:00:00' as early, timestamp'2500-06-01 12:00:00.123456' as late, interval '3' day as span, "
+        "timestamp_ntz'2020-01-01 00:00:00' as plain, named_struct('a.b', 1, 'c', array(1.5)) as `s.t`, 2 as `with space`, 3 as `ünï`, "
+        "map('k', array(named_struct('v', 1))) as m, cast('x' as varchar(3)) as v, date'1500-01-01' as d"
+    )
+    for kind in ("INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"):
+        spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
+        written.write.mode("overwrite").parquet(path)
+        same_as_spark(spark, path)
+    spark.conf.unset("spark.sql.parquet.outputTimestampType")
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "+05:30"])
+def test_timestamps_follow_the_sessions_time_zone(spark: SparkSession, tmp_path: Path, zone: str) -> None:
+    """Those in the files are instants; those in the names of folders are read in that zone."""
+    folder = tmp_path / "times" / "at=2024-03-10 05:06:07"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"t": pa.array([NOW], pa.timestamp("us", "UTC"))}), folder / "a.parquet")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        same_as_spark(spark, tmp_path / "times", format="parquet")
+        scored = si.predict(si.read_files(tmp_path / "times", format="parquet"), model(lambda t: t), inputs="t", outputs="y timestamp")
+        assert [(row.t, row.t == row.y) for row in scored.collect()] == [(spark.read.parquet(str(tmp_path / "times")).first().t, True)]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_partition_folders_become_columns(spark: SparkSession, tmp_path: Path) -> None:
+    """With the types that Spark infers, nulls and escaped letters among them; a glob over them makes them none."""
+    for number, (day, kind, value) in enumerate(
+        [("2024-01-01", "a%3Ab", "1"), ("2024-01-02", "__HIVE_DEFAULT_PARTITION__", "2.5"), ("2024-01-02", "c d", "-3")]
+    ):
+        folder = tmp_path / f"day={day}" / f"kind={kind}" / f"n={number}" / f"value={value}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"x": [number]}), folder / "part ü%.parquet")
+    same_as_spark(spark, tmp_path, format="parquet")
+    same_as_spark(spark, f"{tmp_path}/day=2024-01-01", format="parquet")
+    same_as_spark(spark, f"{tmp_path}/{{day=2024-01-01,nothing}}/kin*", format="parquet")
+    source = si.read_files(tmp_path, format="parquet", filter=pc.field("day") == date(2024, 1, 2))
+    scored = si.predict(source, model(double), inputs="n", outputs="y long", keep=["kind", "x"])
+    assert [tuple(row) for row in rows(scored)] == [("c d", 2, 4), (None, 1, 2)]
+
+
+def test_files_may_differ_in_order_and_lack_columns(spark: SparkSession, tmp_path: Path) -> None:
+    """The first file's schema holds, as Spark's default has it; names are the same whatever their case; empty files give no rows."""
+    pq.write_table(pa.table({"A": [1], "b": ["x"], "s": [{"u": 1, "V": 2}]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"s": [{"v": 3, "u": 4}], "B": ["y"], "a": [2], "more": [1]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"b": ["z"]}), tmp_path / "c.parquet")
+    pq.write_table(pa.table({"A": [1], "b": ["x"]}).slice(0, 0), tmp_path / "d.parquet")
+    with pq.ParquetWriter(tmp_path / "e.parquet", pa.schema([("A", pa.int64())])) as writer:
+        writer.write_table(pa.table({"A": pa.array([], pa.int64())}))
+        writer.write_table(pa.table({"A": [5]}))
+    same_as_spark(spark, tmp_path, format="parquet")
+    assert len(rows(si.read_files(tmp_path, format="parquet").to_dataframe())) == 4
+
+
+def test_files_without_rows_give_none(spark: SparkSession, tmp_path: Path) -> None:
+    """One partition that has nothing to do."""
+    pq.write_table(pa.table({"id": pa.array([], pa.int64()), "x": pa.array([], pa.list_(pa.float32()))}), tmp_path / "a.parquet")
+    assert predict(tmp_path / "a.parquet").collect() == []
+
+
+def test_a_type_that_another_file_does_not_share_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The file and the column are named; wider numbers are no other type."""
+    pq.write_table(pa.table({"x": pa.array([1], pa.int64())}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": pa.array([2], pa.int32())}), tmp_path / "b.parquet")
+    source = si.read_files(tmp_path, format="parquet")
+    assert rows(source.to_dataframe()) == rows(spark.range(1, 3).toDF("x"))
+    pq.write_table(pa.table({"x": ["three"]}), tmp_path / "c.parquet")
+    with pytest.raises(Exception, match=r"the file file:/.*c\.parquet does not fit: the column 'x' has the type string"):
+        source.to_dataframe().collect()
