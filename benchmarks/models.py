@@ -15,13 +15,15 @@ __all__ = ["as_lists", "decode_photo", "efficientnet", "efficientnet_weights", "
 
 
 def mlp(width: int = 256) -> Any:
-    """Make Linear(width, 64), ReLU, Linear(64, 10) with the weights of a fixed seed, for one thread."""
+    """Make Linear(width, 64), ReLU, Linear(64, 10) with fixed weights, for one thread; PyTorch's own seed is shared by threads that make models."""
     import torch
 
     torch.set_num_threads(1)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return torch.nn.Sequential(torch.nn.Linear(width, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)).eval()
+    rng = np.random.default_rng(0)
+    made = torch.nn.Sequential(torch.nn.Linear(width, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)).eval()
+    weights = {name: torch.from_numpy(rng.uniform(-0.1, 0.1, value.shape).astype(np.float32)) for name, value in made.state_dict().items()}
+    made.load_state_dict(weights)
+    return made
 
 
 def keras_mlp(width: int = 256) -> Any:
