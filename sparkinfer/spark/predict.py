@@ -18,12 +18,15 @@ from pyspark.sql.types import StructField, StructType
 from sparkinfer.arguments import InputsArgument, check_columns, check_output_names, column_names, parse_outputs
 from sparkinfer.config import InferenceConfig
 from sparkinfer.exceptions import ConfigError, SchemaError
+from sparkinfer.optimizing import optimised
 from sparkinfer.planning import Functions, check_input_types, plan_partition
+from sparkinfer.sample_inputs import SAMPLE_ROWS
 from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
+from sparkinfer.spark.first_rows import first_rows
 from sparkinfer.spark.repeats import RepeatWatch
-from sparkinfer.spark.session import SPARK_VERSION, setting_is_on
+from sparkinfer.spark.session import SPARK_VERSION, has_cards, setting_is_on
 from sparkinfer.spark.settings import check_max_records
 from sparkinfer.spark.ship import ship
 from sparkinfer.spark.types import carried_by_arrow, is_vector, to_arrow, to_spark, width
@@ -32,6 +35,7 @@ from sparkinfer.spark.worker import PartitionTask
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
     from sparkinfer.engine.contracts import Describable
@@ -120,6 +124,7 @@ def predict(
     _check_data(data, plan)
     taken = _choose_road(road, data, plan, resource_profile)
     session = data.sparkSession
+    plan = optimised(plan, model, lambda: _first_rows(data, plan), cards=resource_profile is not None or has_cards(session))
     check_max_records(session, settings.max_records_per_batch, column_road=taken == "column")
     call = register_call(plan, taken, open_channel(session, wanted=settings.metrics, heard=RepeatWatch(session)), session, data)
     task = PartitionTask(plan=plan, files=ship(plan.model, session), call=call.id, channel=call.channel)
@@ -261,6 +266,10 @@ def _sent(data: DataFrame, name: str, plan: PartitionPlan) -> Column:
 
         return F.when(column.isNotNull(), vector_to_array(column))
     return column
+
+
+def _first_rows(data: DataFrame, plan: PartitionPlan) -> pa.RecordBatch:
+    return first_rows(data, [_sent(data, name, plan) for name in plan.columns], plan.columns, SAMPLE_ROWS)
 
 
 def _free_name(wanted: str, taken: Sequence[str]) -> str:

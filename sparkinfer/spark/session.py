@@ -78,6 +78,11 @@ def is_local(session: Any) -> bool:
     return master is not None and (master == "local" or master.startswith("local["))
 
 
+def has_cards(session: Any) -> bool:
+    """Tell whether the session's tasks are known to have CUDA cards; where Spark is not told of them, nobody knows."""
+    return any(setting(session, f"spark.{who}.resource.gpu.amount") not in (None, "0") for who in ("task", "executor"))
+
+
 def active_session() -> SparkSession | None:
     """Give the session of this thread, or else the process's, if there is one."""
     try:
