@@ -282,8 +282,7 @@ def _check_ship(model: object, ship: object) -> None:
 
 def _check_optimize(model: object, optimize: object, engines: tuple[str, ...], example_inputs: object) -> None:
     if optimize is not None and optimize not in engines:
-        hint = nearest(str(optimize), engines)
-        msg = f"{model}: optimize is {optimize!r}, expected None or one of {', '.join(map(repr, engines))}. {hint}"
+        msg = f"{model}: optimize is {optimize!r}, expected None or an engine. {nearest(str(optimize), engines)}"
         raise ConfigError(msg)
     parts: Any = list(example_inputs.values()) if isinstance(example_inputs, Mapping) else example_inputs
     parts = parts if isinstance(parts, (list, tuple)) else [parts]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from sparkinfer.arguments import model_names
 from sparkinfer.engine.batch import Failure, Inputs
@@ -19,8 +20,6 @@ from sparkinfer.exceptions import ConfigError
 from sparkinfer.schema import NUMERIC
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from sparkinfer.engine.batch import Style
     from sparkinfer.engine.contracts import ModelPlan
     from sparkinfer.engine.partition import PartitionPlan
@@ -111,7 +110,9 @@ def _of_example(plan: PartitionPlan, given: Any) -> Inputs:
     by_name = {str(name): value for name, value in given.items()} if isinstance(given, Mapping) else None
     parts = list(given) if isinstance(given, (list, tuple)) else [given]
     made: Inputs
-    if prepare.function or (len(names) == 1 and by_name is not None):  # its result, or the fields of a struct column: as they are given
+    if prepare.function or (
+        len(names) == 1 and by_name is not None and prepare.style != "named"
+    ):  # its result, or the fields of a struct column: as they are given
         if by_name is not None:
             made = Inputs("named", _arrays(by_name))
         else:
@@ -187,7 +188,7 @@ def _without_nulls(plan: PartitionPlan, data: pa.RecordBatch) -> pa.RecordBatch:
     complete = np.ones(data.num_rows, dtype=bool)
     for name in plan.inputs:
         complete &= data.column(data.schema.get_field_index(name)).is_valid().to_numpy(zero_copy_only=False)
-    return data.take(np.flatnonzero(complete).tolist()) if not complete.all() else data
+    return data if complete.all() else data.filter(pa.array(complete))
 
 
 def _prepared(plan: PartitionPlan, data: pa.RecordBatch) -> Inputs:
