@@ -39,7 +39,7 @@ _KEPT = 20  # of what was made; the files lie in the driver's folder
 _PACKAGES = ("torch", "tensorflow-cpu", "tensorflow", "onnx", "onnxscript", "onnxruntime", "openvino")
 
 _lock = Lock()
-_made: OrderedDict[str, ModelPlan | ModelLoadError] = OrderedDict()
+_made: OrderedDict[str, ModelPlan | str] = OrderedDict()  # or why it cannot be made: the error itself would keep the model alive
 
 
 def optimised(plan: PartitionPlan, model: object, rows: Callable[[], pa.RecordBatch] | None, *, cards: bool = False) -> PartitionPlan:
@@ -171,14 +171,15 @@ def _with(plan: ModelPlan, engine: str, attempt: _Attempt) -> ModelPlan:
             try:
                 _made[key] = _compared(_make(plan, engine, key, attempt), engine, attempt)
             except ModelLoadError as error:
-                _made[key] = error.with_traceback(None)
+                _made[key] = str(error)
+                raise
         found = _made[key]
         _made.move_to_end(key)
         while len(_made) > _KEPT:
             _made.popitem(last=False)
-    if isinstance(found, ModelLoadError):
-        raise found
-    return replace(found, label=plan.label, model_id=plan.model_id, ship=found.ship)
+    if isinstance(found, str):
+        raise ModelLoadError(found)
+    return replace(found, label=plan.label, model_id=plan.model_id, ship=_shipped(plan, found))
 
 
 def _versions() -> list[str]:
@@ -208,9 +209,13 @@ def _make(plan: ModelPlan, engine: str, key: str, attempt: _Attempt) -> ModelPla
         fingerprint=fingerprint_of(key, *(file.sha256 for file in files)),
         payload=b"",
         files=files,
-        ship="auto" if plan.ship == "path" else plan.ship,  # the export is in no place that the workers see
         options={"exported": replace(exported, style=None) if sample.own_names else exported},
     )
+
+
+def _shipped(plan: ModelPlan, made: ModelPlan) -> str:
+    """Say how the files reach the workers: those of an export lie in no place that every worker sees."""
+    return "auto" if plan.ship == "path" and made.backend != plan.backend else plan.ship
 
 
 def _compared(made: ModelPlan, engine: str, attempt: _Attempt) -> ModelPlan:
