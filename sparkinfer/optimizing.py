@@ -86,6 +86,8 @@ def _first_that_fits(
     try:
         attempt = _Attempt(plan, engines, sample_of(plan, model, rows))
     except SparkInferError as error:
+        if getattr(model, "example_inputs", None) is not None:  # the user's own slip, and no engine's
+            raise
         return replace(plan.model, optimized=Optimized("auto", None, why=str(error)))
     reasons = []
     for engine in engines.AUTO:
@@ -169,7 +171,8 @@ def _with(plan: ModelPlan, engine: str, attempt: _Attempt) -> ModelPlan:
     with _lock:
         if key not in _made:
             try:
-                _made[key] = _compared(_make(plan, engine, key, attempt), engine, attempt)
+                with attempt.engines.undisturbed():
+                    _made[key] = _compared(_make(plan, engine, key, attempt), engine, attempt)
             except ModelLoadError as error:
                 _made[key] = str(error)
                 raise

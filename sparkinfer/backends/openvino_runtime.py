@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,6 +99,7 @@ class OpenVinoLoaded:
     def __init__(self, compiled: Any, exported: Exported) -> None:
         """Keep the model, one request, and the names of the inputs that it has."""
         self._request = compiled.create_infer_request()
+        self._busy = Lock()
         self._exported = exported
         self._names = [one.any_name for one in compiled.inputs]
         self._outputs = len(compiled.outputs)
@@ -106,9 +108,10 @@ class OpenVinoLoaded:
         """Run the model once."""
         arrays = ordered(self._exported, inputs)
         fed = {feed_name(position): array for position, array in enumerate(arrays)}
-        self._request.infer({name: openvino.Tensor(fed[name], shared_memory=False) for name in self._names})
-        # copies: the next call writes into the request's own memory
-        answers = [np.array(self._request.get_output_tensor(position).data) for position in range(self._outputs)]
+        with self._busy:  # two threads of a driver may share the model, and a request is one call's
+            self._request.infer({name: openvino.Tensor(fed[name], shared_memory=False) for name in self._names})
+            # copies: the next call writes into the request's own memory
+            answers = [np.array(self._request.get_output_tensor(position).data) for position in range(self._outputs)]
         return structured(self._exported, answers)
 
     def device_peak_bytes(self) -> None:

