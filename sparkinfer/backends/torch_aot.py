@@ -2,27 +2,24 @@
 
 Runs on: worker.
 
-Invariant: nothing is compiled here: the machine code comes from the driver, in a package that this library made there; it sees no length
-that it was not compiled for.
+Invariant: nothing is compiled here: the machine code comes from the driver, in a package that this library made there.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from sparkinfer.backends.exported import Exported, ordered, structured
 from sparkinfer.backends.torch_feed import feed
 from sparkinfer.backends.torch_values import to_arrays
-from sparkinfer.engine.batch import Fault
 from sparkinfer.engine.lifeline import mark_framework_used
-from sparkinfer.exceptions import ConfigError, ModelLoadError, SchemaError
+from sparkinfer.exceptions import ConfigError, ModelLoadError
 
 if TYPE_CHECKING:
     from sparkinfer.config import InferenceConfig
@@ -31,10 +28,6 @@ if TYPE_CHECKING:
     from sparkinfer.engine.stopwatch import QueueMeter
 
 __all__ = ["BACKEND"]
-
-_ASSUMED = (
-    2  # torch.export takes a free axis for at least that, and code compiled for it gave wrong answers to one row (EfficientNet, torch 2.13)
-)
 
 
 class TorchAotBackend:
@@ -96,31 +89,13 @@ class AotLoaded:
         self._threads = threads
 
     def predict(self, inputs: Inputs) -> Any:
-        """Run the model once.
-
-        Raises:
-            Fault: a free axis has the length 1 or 0.
-        """
+        """Run the model once."""
         if torch.get_num_threads() != self._threads:  # the process's, and another model may have had its own
             torch.set_num_threads(self._threads)
         arrays = ordered(self._exported, inputs)
-        self._refuse_short(arrays)
-        rows = len(arrays[0])
         with torch.inference_mode():
-            # copies: Arrow's memory is not aligned as the code wants it; and a single row goes twice, by _ASSUMED
-            answers = self._model(*(torch.tensor(array if rows > 1 else np.repeat(array, 2, axis=0)) for array in arrays))
-            found = [answer[:rows] for answer in to_arrays(tuple(answers))] if rows == 1 else to_arrays(tuple(answers))
-            return structured(self._exported, found)
-
-    def _refuse_short(self, arrays: Sequence[np.ndarray]) -> None:
-        for one, array in zip(self._exported.inputs, arrays, strict=True):
-            for axis, size in enumerate(one.shape, 1):
-                if size is None and array.shape[axis] < _ASSUMED:
-                    text = (
-                        f"input {one.name!r} has the length {array.shape[axis]}, and optimize='aot' compiles for lengths of at least {_ASSUMED}: pad it, "
-                        "or take another engine"
-                    )
-                    raise Fault(SchemaError, text)
+            answers = self._model(*(torch.tensor(array) for array in arrays))  # copies: Arrow's memory is not aligned as the code wants it
+            return structured(self._exported, to_arrays([answer.clone() for answer in answers]))  # the code may write there again
 
     def device_peak_bytes(self) -> None:
         """Give nothing: it is on the CPU."""

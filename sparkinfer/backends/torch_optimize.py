@@ -158,11 +158,14 @@ def _openvino_files(program: Any, inputs: int, outputs: int) -> tuple[ModelFile,
     return memory_file("graph", graph, ".xml"), memory_file("weights", weights, ".bin")
 
 
+_AOT = {"cpp.dynamic_threads": True}  # else the code keeps the number of threads that the driver had
+
+
 def _aot_file(program: Any, inputs: int, outputs: int) -> tuple[ModelFile, ...]:
     del inputs, outputs
     try:
         with tempfile.TemporaryDirectory(prefix="sparkinfer-") as folder:
-            path = torch._inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"))  # noqa: SLF001 - documented under this name
+            path = torch._inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"), inductor_configs=_AOT)  # noqa: SLF001 - documented under this name
             return (memory_file("model", Path(path).read_bytes(), ".pt2"),)
     except Exception as error:
         msg = f"torch cannot compile the model ahead of time ({_told(error)}): it needs a C++ compiler on the driver"

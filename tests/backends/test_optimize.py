@@ -417,25 +417,6 @@ def test_compiled_code_answers_as_the_model(engine: str) -> None:
     )
 
 
-def test_compiled_code_sees_no_length_that_it_was_not_compiled_for() -> None:
-    """A single row goes twice and comes back once; a free axis of length 1 is refused."""
-    from sparkinfer.backends.torch_aot import AotLoaded
-
-    seen = []
-
-    def code(x: Any) -> tuple[Any]:
-        seen.append(tuple(x.shape))
-        return (x.sum(dim=1),)
-
-    exported = Exported("single", (ExportedInput("x", "float32", (None,)),), "one", ("0",))
-    loaded = AotLoaded(code, exported, torch.get_num_threads())
-    for rows in (1, 2):
-        assert loaded.predict(Inputs("single", {"x": np.ones((rows, 3), np.float32)})).tolist() == [3.0] * rows
-    assert seen == [(2, 3), (2, 3)]
-    with pytest.raises(Fault, match="input 'x' has the length 1, and optimize='aot' compiles for lengths of at least 2"):
-        loaded.predict(Inputs("single", {"x": np.ones((2, 1), np.float32)}))
-
-
 # --- where the sample comes from ---------------------------------------------------------------------------------------
 
 
