@@ -35,8 +35,6 @@ _EXTRAS = {
     "mlflow": ("runs in MLflow", "mlflow"),
     "matplotlib": ("the report", "report"),
     "psutil": ("figures of the hosts", "host"),
-    "onnxruntime": ("optimize='onnxruntime'", "onnx"),
-    "openvino": ("optimize='openvino'", "openvino"),
     "pynvml": ("figures of NVIDIA cards", "gpu"),
 }
 
