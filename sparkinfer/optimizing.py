@@ -42,7 +42,9 @@ _lock = Lock()
 _made: OrderedDict[str, ModelPlan | str] = OrderedDict()  # or why it cannot be made: the error itself would keep the model alive
 
 
-def optimised(plan: PartitionPlan, model: object, rows: Callable[[], pa.RecordBatch] | None, *, cards: bool = False) -> PartitionPlan:
+def optimised(
+    plan: PartitionPlan, model: object, rows: Callable[[], pa.RecordBatch] | None, *, cards: Callable[[], bool] = lambda: False
+) -> PartitionPlan:
     """Carry out a model's ``optimize=``.
 
     Args:
@@ -50,7 +52,7 @@ def optimised(plan: PartitionPlan, model: object, rows: Callable[[], pa.RecordBa
         model: as the user gave it.
         rows: gives the first few rows of the data, with ``plan.columns``; ``None`` where there is no data yet. Called only where nothing
             else tells what the model gets.
-        cards: the workers are known to have CUDA cards.
+        cards: tells whether the workers are known to have CUDA cards; called only where it matters.
 
     Returns:
         The same plan where ``optimize`` is not given.
@@ -79,7 +81,7 @@ def _optimized(plan: ModelPlan) -> Optimized:
 
 
 def _first_that_fits(
-    plan: PartitionPlan, model: object, rows: Callable[[], pa.RecordBatch] | None, engines: Any, *, cards: bool
+    plan: PartitionPlan, model: object, rows: Callable[[], pa.RecordBatch] | None, engines: Any, *, cards: Callable[[], bool]
 ) -> ModelPlan:
     if why := _on_card(plan, cards=cards):
         return replace(plan.model, optimized=Optimized("auto", None, why=why))
@@ -103,12 +105,12 @@ def _first_that_fits(
     return replace(plan.model, optimized=Optimized("auto", None, why="; ".join(reasons)))
 
 
-def _on_card(plan: PartitionPlan, *, cards: bool) -> str:
+def _on_card(plan: PartitionPlan, *, cards: Callable[[], bool]) -> str:
     """Say why ``"auto"`` leaves a model alone that may run on a card; nothing where it runs on a CPU."""
     device = plan.config.device
     if device not in ("auto", "cpu"):
         return f"device is {device!r}, and the engines run on the CPU"
-    if device == "auto" and (cards or backend_named(plan.model.backend).resolve_device("auto") != "cpu"):
+    if device == "auto" and (cards() or backend_named(plan.model.backend).resolve_device("auto") != "cpu"):
         return "device is 'auto', there are CUDA cards, and the engines run on the CPU: say device='cpu' to have the CPU's engines"
     return ""
 

@@ -124,7 +124,7 @@ def predict(
     _check_data(data, plan)
     taken = _choose_road(road, data, plan, resource_profile)
     session = data.sparkSession
-    plan = optimised(plan, model, lambda: _first_rows(data, plan), cards=resource_profile is not None or has_cards(session))
+    plan = optimised(plan, model, lambda: _first_rows(data, plan), cards=lambda: resource_profile is not None or has_cards(session))
     check_max_records(session, settings.max_records_per_batch, column_road=taken == "column")
     call = register_call(plan, taken, open_channel(session, wanted=settings.metrics, heard=RepeatWatch(session)), session, data)
     task = PartitionTask(plan=plan, files=ship(plan.model, session), call=call.id, channel=call.channel)

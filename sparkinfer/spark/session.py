@@ -80,7 +80,11 @@ def is_local(session: Any) -> bool:
 
 def has_cards(session: Any) -> bool:
     """Tell whether the session's tasks are known to have CUDA cards; where Spark is not told of them, nobody knows."""
-    return any(setting(session, f"spark.{who}.resource.gpu.amount") not in (None, "0") for who in ("task", "executor"))
+    try:  # with a default: a Connect server writes an error into its log for a setting that there is not (seen in 4.3)
+        found = [session.conf.get(f"spark.{who}.resource.gpu.amount", "0") for who in ("task", "executor")]
+    except Exception:  # noqa: BLE001 - as in ``setting``
+        return False
+    return any(amount != "0" for amount in found)
 
 
 def active_session() -> SparkSession | None:

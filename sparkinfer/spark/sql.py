@@ -98,7 +98,7 @@ def register(
         error_column=error_column,
         config=InferenceConfig.build(config, overrides),
     )
-    made = optimised(made, model, None, cards=has_cards(spark))
+    made = optimised(made, model, None, cards=lambda: has_cards(spark))
     column = column_for(spark, made, flavor=flavor, deterministic=deterministic, called=f"{name}()")
     spark.udf.register(name, column.udf)
     return column

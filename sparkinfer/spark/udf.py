@@ -108,7 +108,7 @@ def predict_udf(
     if returns is None:
         plan = replace(plan, outputs=(one_column(plan.outputs),))
     session = active_or_local_session()
-    return column_for(session, optimised(plan, model, None, cards=has_cards(session)), flavor=flavor, deterministic=deterministic)
+    return column_for(session, optimised(plan, model, None, cards=lambda: has_cards(session)), flavor=flavor, deterministic=deterministic)
 
 
 def column_for(session: Any, plan: PartitionPlan, *, flavor: Flavor, deterministic: bool, called: str = "") -> PredictColumn:

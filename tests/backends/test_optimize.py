@@ -373,6 +373,28 @@ def test_auto_leaves_a_card_alone() -> None:
     assert (plan.backend, plan.optimized.engine) == ("torch", None)
 
 
+def test_auto_leaves_alone_what_spark_gives_cards_to() -> None:
+    """With device='auto' nobody but Spark knows of the workers' cards; device='cpu' asks nobody."""
+    model = si.TorchModel(Conv(), optimize="auto", example_inputs=np.zeros((1, 3, 8, 8), np.float32))
+    for device, engine in (("auto", None), ("cpu", "something")):
+        plan = plan_partition(
+            model,
+            inputs="x",
+            outputs=parse_outputs("y array<float>"),
+            keep=(),
+            key=None,
+            functions=Functions(),
+            on_null="raise",
+            on_error="raise",
+            config=InferenceConfig(device=device),
+        )
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            made = optimised(plan, model, None, cards=lambda: True).model.optimized
+        assert (made.engine is None) == (engine is None)
+        assert any("there are CUDA cards" in str(one.message) for one in told) == (engine is None)
+
+
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino", "aot"])
 def test_an_engine_of_the_cpu_and_a_card_do_not_go_together(engine: str) -> None:
     """What was named twice over is not guessed."""
