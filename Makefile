@@ -56,7 +56,7 @@ $(STAMP):
 	$(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP) install $(PIP_FLAGS) --quiet --constraint requirements/constraints.txt pip setuptools
 	$(PIP) install $(PIP_FLAGS) --constraint requirements/constraints.txt --build-constraint requirements/constraints.txt \
-		--requirement requirements/dev.txt --editable '.[spark,torch,mlflow,gpu,host,cli,report]'
+		--requirement requirements/dev.txt --editable '.[spark,torch,mlflow,gpu,host,cli,report,onnx,openvino]'
 	$(PIP) install $(PIP_FLAGS) --no-deps --build-constraint requirements/constraints.txt \
 		--requirement requirements/demo.txt --requirement requirements/test-models.txt
 	@rm -f $(VENV)/.setup-*

@@ -13,13 +13,14 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import zipfile
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from sparkinfer.engine.contracts import ModelFile
+from sparkinfer.engine.contracts import ModelFile, ModelPlan
 from sparkinfer.exceptions import ModelLoadError, nearest
 
 __all__ = [
@@ -30,7 +31,9 @@ __all__ = [
     "files_under",
     "fingerprint_of",
     "is_address",
+    "local_files",
     "local_path",
+    "memory_file",
     "model_file",
     "sha256_of",
     "sniff",
@@ -72,6 +75,7 @@ _TORCH_LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the long 0x1950a86a
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/")
 _USERINFO = re.compile(r"(?<=//)[^/\s?#]*@")
 _CHUNK_BYTES = 1 << 20
+_BY_VALUE_BYTES = 1 << 20  # what only exists in memory travels inside the plan up to this size
 
 _hashes: dict[tuple[object, ...], str] = {}
 
@@ -229,6 +233,31 @@ def model_file(role: str, path: str | os.PathLike[str]) -> ModelFile:
     files = files_under(found) if found.is_dir() else [found]
     size = sum(p.stat().st_size for p in files)
     return ModelFile(role, sha256_of(found), size, path=str(found), directory=found.is_dir())
+
+
+def memory_file(role: str, content: bytes, suffix: str) -> ModelFile:
+    """Describe content that only exists in memory: a small one travels as it is, a large one becomes a file of this process."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    if len(content) <= _BY_VALUE_BYTES:
+        return ModelFile(role, sha256, len(content), content=content)
+    path = driver_folder() / f"{sha256}{suffix}"
+    if not path.exists():
+        partial = path.with_suffix(f".{threading.get_ident()}")
+        partial.write_bytes(content)
+        partial.replace(path)  # another thread that describes the same model sees all of it or nothing
+    return ModelFile(role, sha256, len(content), path=str(path))
+
+
+def local_files(model: ModelPlan) -> dict[str, str | bytes]:
+    """Give a model's files as they lie in this process."""
+    found: dict[str, str | bytes] = {}
+    for file in model.files:
+        where = file.content if file.content is not None else file.path
+        if where is None:
+            msg = f"the file {file.role!r} of {model.label} has neither a path nor a content"
+            raise AssertionError(msg)
+        found[file.role] = where
+    return found
 
 
 def check_pin(file: ModelFile, sha256: str | None) -> None:

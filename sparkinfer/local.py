@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +17,16 @@ import pandas as pd
 import pyarrow as pa
 
 from sparkinfer.arguments import InputsArgument, check_columns, check_output_names, column_names, parse_outputs
+from sparkinfer.artifacts import local_files
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.partition import PartitionPlan, run_partition
 from sparkinfer.exceptions import ConfigError, SchemaError
+from sparkinfer.optimizing import optimised
 from sparkinfer.planning import Functions, check_input_types, plan_partition
+from sparkinfer.sample_inputs import SAMPLE_ROWS
 
 if TYPE_CHECKING:
-    from sparkinfer.engine.contracts import Describable, ModelPlan
+    from sparkinfer.engine.contracts import Describable
 
 __all__ = ["predict_local"]
 
@@ -103,20 +107,19 @@ def predict_local(
     check_columns(plan.key, schema.names, "key")
     check_output_names(plan.outputs, plan.error_column, kept)
     check_input_types(plan, {name: schema.field(name).type for name in plan.inputs})
-    scored = run_partition(plan, batches, files=lambda: local_files(plan.model), cpus=os.cpu_count() or 1)
+    seen: list[pa.RecordBatch] = []
+    plan = optimised(plan, model, lambda: _first_rows(plan, schema, batches, seen))
+    scored = run_partition(plan, chain(seen, batches), files=lambda: local_files(plan.model), cpus=os.cpu_count() or 1)
     return _close(data, schema, plan, scored)
 
 
-def local_files(model: ModelPlan) -> dict[str, str | bytes]:
-    """Give a model's files as they lie in this process."""
-    found: dict[str, str | bytes] = {}
-    for file in model.files:
-        where = file.content if file.content is not None else file.path
-        if where is None:
-            msg = f"the file {file.role!r} of {model.label} has neither a path nor a content"
-            raise AssertionError(msg)
-        found[file.role] = where
-    return found
+def _first_rows(plan: PartitionPlan, schema: pa.Schema, batches: Iterator[pa.RecordBatch], seen: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Take batches up to the first with rows, which is kept in ``seen`` with those before."""
+    for batch in batches:
+        seen.append(batch)
+        if batch.num_rows:
+            return batch.select(list(plan.columns)).slice(0, SAMPLE_ROWS)
+    return pa.RecordBatch.from_pylist([], schema=schema).select(list(plan.columns))
 
 
 def _open(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

@@ -314,6 +314,12 @@ def summarise(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
+def found_before(settings: Mapping[str, Any]) -> dict[str, float]:
+    """Give the figures that the driver had before any partition, by documented names."""
+    apart = settings.get("optimize_max_abs_difference")
+    return {} if apart is None else {"inference/optimize_max_abs_difference": float(apart)}
+
+
 def merged_quality(partitions: Iterable[PartitionMetrics]) -> Quality | None:
     """Add up how the partitions' predictions compare with the label; ``None`` where none was compared."""
     merged: Quality | None = None
@@ -423,5 +429,5 @@ class RunMetrics:
 
     @property
     def summary(self) -> dict[str, float]:
-        """The first execution's figures, by documented names."""
-        return summarise(self.partitions)
+        """The first execution's figures, by documented names, and what the driver found before."""
+        return {**summarise(self.partitions), **found_before(self.settings)}

@@ -28,6 +28,8 @@ __all__ = ["MlModel", "MlflowModel", "PythonModel", "TensorFlowModel", "TorchMod
 
 Flavor = Literal["auto", "pyfunc"]
 Ship = Literal["auto", "path", "files", "value"]
+TorchEngine = Literal["auto", "onnxruntime", "openvino", "aot", "compile", "channels_last"]
+TensorFlowEngine = Literal["auto", "openvino", "xla"]
 PathLike = str | os.PathLike[str]
 
 
@@ -45,7 +47,13 @@ class TorchModel:
         sha256: the content that the file (``weights``, or else ``source``) must have, in hex.
         ship: how the bytes reach the workers. ``"path"``: every worker sees the path. ``"files"``: once per session, by Spark.
             ``"value"``: with each task. ``"auto"`` chooses.
-        optimize: ``None``; nothing else is available in this version.
+        optimize: what runs the model; the answers are compared with the model's own on the driver before. ``None``: the model as it is.
+            ``"onnxruntime"``, ``"openvino"``, ``"aot"``: exported and compiled once on the driver, for the CPU. ``"compile"``
+            (``torch.compile``), ``"channels_last"``: where the model is loaded. ``"auto"``: the first of ONNX Runtime, OpenVINO and
+            channels_last that is installed and right, on a CPU; else the model as it is, and a warning says why.
+        example_inputs: for ``optimize``: inputs of the model with a leading batch axis, as it gets them after ``preprocess``: an array, a
+            tuple in order, or a dict by name. ``None`` takes the shapes that the model or each ``TensorSpec`` declares, or else the
+            first rows of the data.
 
     Raises:
         ConfigError: an argument is none of these.
@@ -60,12 +68,14 @@ class TorchModel:
     trust_pickle: bool = field(default=False, kw_only=True)
     sha256: str | None = field(default=None, kw_only=True)
     ship: Ship = field(default="auto", kw_only=True)
-    optimize: None = field(default=None, kw_only=True)
+    optimize: TorchEngine | None = field(default=None, kw_only=True)
+    example_inputs: Any = field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading anything."""
         _check_ship(self, self.ship)
-        _check(self, self.sha256, self.optimize)
+        _check_pin(self, self.sha256)
+        _check_optimize(self, self.optimize, get_args(TorchEngine), self.example_inputs)
         _check_weights(self, self.weights)
 
     def __repr__(self) -> str:
@@ -97,7 +107,9 @@ class TensorFlowModel:
         trust_pickle: allow a ``.keras`` or ``.h5`` file with Lambda layers or other code that runs when it is read.
         sha256: the content that the file or directory must have, in hex.
         ship: as in ``TorchModel``.
-        optimize: ``None``; nothing else is available in this version.
+        optimize: as in ``TorchModel``: ``None``, ``"openvino"``, ``"xla"`` (compiled where the model is loaded, anew for each shape), or
+            ``"auto"``, which takes OpenVINO, or else XLA.
+        example_inputs: as in ``TorchModel``.
 
     Raises:
         ConfigError: an argument is none of these.
@@ -112,12 +124,14 @@ class TensorFlowModel:
     trust_pickle: bool = field(default=False, kw_only=True)
     sha256: str | None = field(default=None, kw_only=True)
     ship: Ship = field(default="auto", kw_only=True)
-    optimize: None = field(default=None, kw_only=True)
+    optimize: TensorFlowEngine | None = field(default=None, kw_only=True)
+    example_inputs: Any = field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading anything."""
         _check_ship(self, self.ship)
-        _check(self, self.sha256, self.optimize)
+        _check_pin(self, self.sha256)
+        _check_optimize(self, self.optimize, get_args(TensorFlowEngine), self.example_inputs)
 
     def __repr__(self) -> str:
         """Give a label that fits into a message, without the model's layers."""
@@ -266,10 +280,21 @@ def _check_ship(model: object, ship: object) -> None:
         raise ConfigError(msg)
 
 
-def _check(model: object, sha256: object, optimize: object) -> None:
-    if optimize is not None:
-        msg = f"{model}: optimize is {optimize!r}, but this version runs models as they are: leave it out"
+def _check_optimize(model: object, optimize: object, engines: tuple[str, ...], example_inputs: object) -> None:
+    if optimize is not None and optimize not in engines:
+        msg = f"{model}: optimize is {optimize!r}, expected None or an engine. {nearest(str(optimize), engines)}"
         raise ConfigError(msg)
+    parts: Any = list(example_inputs.values()) if isinstance(example_inputs, Mapping) else example_inputs
+    parts = parts if isinstance(parts, (list, tuple)) else [parts]
+    if example_inputs is not None and not (parts and all(getattr(part, "ndim", 0) and len(part) for part in parts)):
+        msg = (
+            f"{model}: example_inputs is {type(example_inputs).__name__}, expected an array (rows, *shape) with at least one row, a tuple of them in "
+            "order, or a dict of them by name"
+        )
+        raise ConfigError(msg)
+
+
+def _check_pin(model: object, sha256: object) -> None:
     if sha256 is not None and not (isinstance(sha256, str) and re.fullmatch("[0-9a-fA-F]{64}", sha256)):
         msg = f"{model}: sha256 is {sha256!r}, expected 64 hex digits"
         raise ConfigError(msg)

@@ -51,6 +51,7 @@ def remarks_of(run: Remarked, executions: list[Execution], actions: tuple[Action
         *_of_streams(executions, run.session),
         *_of_memory(executions),
         *_of_label(run, executions),
+        *_of_optimize(executions),
     )
 
 
@@ -124,6 +125,17 @@ def _of_streams(executions: list[Execution], session: Any) -> tuple[str, ...]:
     if {batch.partition("/")[0] for batch in batches} & import_module("sparkinfer.spark.runs").active_streams(session):
         remarks.append("the stream still runs: what it scores from here on is in no figure. Wait for it inside, with awaitTermination()")
     return tuple(remarks)
+
+
+def _of_optimize(executions: list[Execution]) -> tuple[str, ...]:
+    """Say what became of ``optimize="auto"``, where not the first engine runs the model."""
+    known = import_module("sparkinfer.spark.calls").known_calls()
+    call = next((one for one in known if executions and one.id == executions[0].call), None)
+    made = call.plan.model.optimized if call is not None else None
+    if made is None or not made.why:
+        return ()
+    runs = "the model runs as it is" if made.engine is None else f"{made.engine} runs the model"
+    return (f"optimize={made.asked!r}: {runs}. {made.why}",)
 
 
 def _of_label(run: Remarked, executions: list[Execution]) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InferenceRun", "environment_of", "inference_run", "last_run"]
 
-_PACKAGES = ("pyspark", "torch", "tensorflow", "pyarrow", "numpy", "pandas", "mlflow")
+_PACKAGES = ("pyspark", "torch", "tensorflow", "onnxruntime", "openvino", "pyarrow", "numpy", "pandas", "mlflow")
 
 
 class InferenceRun:

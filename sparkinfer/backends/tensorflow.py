@@ -111,9 +111,24 @@ class TensorFlowLoaded:
         Raises:
             Fault: the inputs are not what the model takes, or it gave no dense tensors.
         """
+        with tf.device(self._place):
+            tensors = self.tensors(inputs)
+            return from_tensors(self.runner(inputs.style, tensors))
+
+    @property
+    def runner(self) -> Runner:
+        """The function that calls the model: what an engine exports."""
         if self._run is None:
             msg = f"{self._plan.label} was released, and cannot predict any more"
             raise AssertionError(msg)
+        return self._run
+
+    def tensors(self, inputs: Inputs) -> dict[str, tf.Tensor]:
+        """Give what the model is called with, by the names of its inputs.
+
+        Raises:
+            Fault: the inputs are not what the model takes.
+        """
         plan = self._plan
         try:
             check_inputs(plan, inputs.style, list(inputs.arrays))
@@ -121,9 +136,7 @@ class TensorFlowLoaded:
             raise Fault(SchemaError, str(error)) from error
         infos = {info.name: info for info in plan.inputs or ()}
         arrays = dict(zip(infos, inputs.arrays.values(), strict=True)) if infos and inputs.style != "named" else inputs.arrays
-        with tf.device(self._place):
-            tensors = {name: to_tensor(name, array, infos.get(name), plan.float_dtype) for name, array in arrays.items()}
-            return from_tensors(self._run(inputs.style, tensors))
+        return {name: to_tensor(name, array, infos.get(name), plan.float_dtype) for name, array in arrays.items()}
 
     def device_peak_bytes(self) -> int | None:
         """Give the most that TensorFlow's allocator held on the card since this was last asked; ``None`` on a CPU."""
@@ -161,10 +174,16 @@ def _run_saved_model(path: Path, plan: ModelPlan) -> Runner:
     except Exception as error:
         raise _cannot_load(plan, path, error) from error
 
+    call = tf.function(lambda **tensors: signature(**tensors), jit_compile=True) if _wants_xla(plan) else signature  # noqa: PLW0108 - a signature, a function of its own, cannot be compiled
+
     def run(style: Style, tensors: Mapping[str, tf.Tensor], keep: Any = loaded) -> Any:  # noqa: ARG001 - the signature holds no variables
-        return signature(**tensors)
+        return call(**tensors)
 
     return run
+
+
+def _wants_xla(plan: ModelPlan) -> bool:
+    return plan.options.get("optimize") == "xla"
 
 
 def _import_tf_keras(plan: ModelPlan) -> None:
@@ -181,7 +200,7 @@ def _run_keras(path: Path, plan: ModelPlan) -> Runner:
         model = keras.models.load_model(path, compile=False, safe_mode=not plan.options["trusted"], custom_objects=custom)
     except Exception as error:
         raise _cannot_load(plan, path, error) from error
-    return keras_runner(model)
+    return keras_runner(model, xla=_wants_xla(plan))
 
 
 def _cannot_load(plan: ModelPlan, path: Path, error: Exception) -> ModelLoadError:
@@ -192,14 +211,14 @@ def _cannot_load(plan: ModelPlan, path: Path, error: Exception) -> ModelLoadErro
     )
 
 
-def keras_runner(model: Callable[..., Any]) -> Runner:
+def keras_runner(model: Callable[..., Any], *, xla: bool = False) -> Runner:
     """Give the function that calls a Keras model in inference mode, as it takes its inputs.
 
     A functional model gets the structure that it was made of. A subclassed one gets its ``call``'s own arguments, or else all
     inputs as one list or dict; a single input goes in as it is, whatever it is called, unless the model was built on a dict.
     """
 
-    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]  # TensorFlow has no types
+    @tf.function(reduce_retracing=True, jit_compile=xla or None)  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def call(*args: Any, **kwargs: Any) -> Any:
         return model(*args, training=False, **kwargs)
 

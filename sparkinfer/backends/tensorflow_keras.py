@@ -165,8 +165,8 @@ def _first_line(error: Exception) -> str:
 def _keras_plan(model: TensorFlowModel, loaded: keras.Model, kind: str, *, trusted: bool) -> ModelPlan:
     custom = _own_code(loaded)
     struct = getattr(loaded, "input", None)  # a subclassed model does not know its inputs
-    inputs = None if struct is None else _infos(struct_names(struct), loaded.inputs)
-    outputs = None if struct is None else _infos(_output_names(loaded), loaded.outputs)
+    inputs = None if struct is None else _infos(struct_names(struct), _struct_tensors(struct))
+    outputs = None if struct is None else _infos(_output_names(loaded), _struct_tensors(loaded.output))
     return ModelPlan(
         backend="tensorflow",
         kind=kind,
@@ -204,6 +204,13 @@ def struct_names(struct: Any) -> list[str]:
         return [str(name) for name in struct]
     tensors = struct if isinstance(struct, (list, tuple)) else [struct]
     return [str(tensor._keras_history.operation.name) for tensor in tensors]  # noqa: SLF001 - Keras names the maker nowhere else
+
+
+def _struct_tensors(struct: Any) -> list[Any]:
+    """Give them in the names' order; ``model.inputs`` has those of a dict in the order of its keys (seen in Keras 3.15)."""
+    if isinstance(struct, dict):
+        return list(struct.values())
+    return list(struct) if isinstance(struct, (list, tuple)) else [struct]
 
 
 def _output_names(model: keras.Model) -> list[str]:

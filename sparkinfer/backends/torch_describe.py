@@ -7,11 +7,9 @@ Invariant: what a worker would refuse is refused here, in a sentence that names 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import io
 import os
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from sparkinfer.artifacts import WORDS, check_pin, driver_folder, fingerprint_of, local_path, model_file, sniff
+from sparkinfer.artifacts import WORDS, check_pin, fingerprint_of, local_path, memory_file, model_file, sniff
 from sparkinfer.backends.torch_sources import (
     build,
     build_empty,
@@ -31,7 +29,7 @@ from sparkinfer.backends.torch_sources import (
     read_script,
     read_weights,
 )
-from sparkinfer.engine.contracts import ModelFile, ModelPlan, TensorInfo
+from sparkinfer.engine.contracts import ModelPlan, TensorInfo
 from sparkinfer.exceptions import ConfigError, ModelLoadError
 from sparkinfer.models import required_arguments
 from sparkinfer.pickling import dumps
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
     from sparkinfer.models import TorchModel
 
 __all__ = ["describe"]
-
-_BY_VALUE_BYTES = 1 << 20  # tensors up to this size travel inside the plan
 
 
 def describe(model: TorchModel) -> ModelPlan:
@@ -133,14 +129,14 @@ def _refuse_weights_alone(path: str, kind: str) -> None:
 
 
 def _describe_bytes(model: TorchModel, kind: str, content: bytes, options: dict[str, Any]) -> ModelPlan:
-    return _plan(model, kind, files=(_memory_file("model", content),), **options)
+    return _plan(model, kind, files=(memory_file("model", content, ".pt"),), **options)
 
 
 def _describe_module(model: TorchModel, module: nn.Module) -> ModelPlan:
     code, tensors = freeze(module, repr(model))
     buffer = io.BytesIO()
     torch.save(tensors, buffer)
-    file = _memory_file("weights", buffer.getvalue())
+    file = memory_file("weights", buffer.getvalue(), ".pt")
     return _plan(model, "module", payload=code, files=(file,), **_module_options(module))
 
 
@@ -180,18 +176,6 @@ def _export_bytes(program: Any) -> bytes:
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     return buffer.getvalue()
-
-
-def _memory_file(role: str, content: bytes) -> ModelFile:
-    sha256 = hashlib.sha256(content).hexdigest()
-    if len(content) <= _BY_VALUE_BYTES:
-        return ModelFile(role, sha256, len(content), content=content)
-    path = driver_folder() / f"{sha256}.pt"
-    if not path.exists():
-        partial = path.with_suffix(f".{threading.get_ident()}")
-        partial.write_bytes(content)
-        partial.replace(path)  # another thread that describes the same model sees all of it or nothing
-    return ModelFile(role, sha256, len(content), path=str(path))
 
 
 # --- what the model says of itself

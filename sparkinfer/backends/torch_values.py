@@ -18,7 +18,7 @@ import torch
 from sparkinfer.engine.batch import Fault
 from sparkinfer.exceptions import OutputError, SchemaError
 
-__all__ = ["to_arrays", "to_tensor"]
+__all__ = ["plain_dtype", "plain_structure", "to_arrays", "to_tensor"]
 
 _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}  # torch has these types, but hardly an operator for them
 _NO_NUMPY = {torch.bfloat16, *(getattr(torch, n) for n in dir(torch) if n.startswith("float8_"))}
@@ -60,17 +60,25 @@ def to_arrays(result: Any) -> Any:
     Raises:
         Fault: something in it is no tensor.
     """
+    result = plain_structure(result)
+    if isinstance(result, dict):
+        return {name: _to_array(value, f" under {name!r}") for name, value in result.items()}
+    if isinstance(result, list):
+        return [_to_array(value, f" at position {i}") for i, value in enumerate(result)]
+    return _to_array(result, "")
+
+
+def plain_structure(result: Any) -> Any:
+    """Give what a model returned as a dict or a list of its parts, or as it is; without the entries of a dict that are ``None``."""
     if isinstance(result, (torch.Tensor, np.ndarray)):
-        return _to_array(result, "")
+        return result
     if dataclasses.is_dataclass(result) and not isinstance(result, (type, Mapping)):
         result = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
     elif isinstance(result, tuple) and hasattr(result, "_fields"):
         result = dict(zip(result._fields, result, strict=True))
     if isinstance(result, Mapping):
-        return {str(name): _to_array(value, f" under {name!r}") for name, value in result.items() if value is not None}
-    if isinstance(result, (tuple, list)):
-        return [_to_array(value, f" at position {i}") for i, value in enumerate(result)]
-    return _to_array(result, "")
+        return {str(name): value for name, value in result.items() if value is not None}
+    return list(result) if isinstance(result, (tuple, list)) else result
 
 
 def _to_array(value: Any, where: str) -> np.ndarray:
@@ -84,7 +92,11 @@ def _to_array(value: Any, where: str) -> np.ndarray:
         tensor = tensor.dequantize()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    if tensor.dtype in _NO_NUMPY:
-        tensor = tensor.float()
+    tensor = plain_dtype(tensor)
     array: np.ndarray = tensor.cpu().resolve_conj().resolve_neg().numpy()
     return array
+
+
+def plain_dtype(tensor: torch.Tensor) -> torch.Tensor:
+    """Widen a type that NumPy does not have."""
+    return tensor.float() if tensor.dtype in _NO_NUMPY else tensor

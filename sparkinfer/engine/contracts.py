@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.batch import Batch, Failure, Fed, Inputs
     from sparkinfer.engine.stopwatch import QueueMeter
 
-__all__ = ["Backend", "Describable", "LoadedModel", "ModelFile", "ModelPlan", "PrepareStep", "TensorInfo"]
+__all__ = ["Backend", "Describable", "LoadedModel", "ModelFile", "ModelPlan", "Optimized", "PrepareStep", "TensorInfo"]
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,29 @@ class ModelFile:
     content: bytes | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True)
+class Optimized:
+    """What became of ``optimize=``.
+
+    Attributes:
+        asked: what the user said.
+        engine: what runs the model; ``None``: the model runs as it is, which only ``"auto"`` does.
+        max_abs_difference: the largest absolute difference of the engine's answers from the model's own, on the sample rows.
+        why: why what was tried before is not what runs; empty if nothing was.
+    """
+
+    asked: str
+    engine: str | None
+    max_abs_difference: float | None = None
+    why: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan:
     """A model, described on the driver: all that a worker needs to load it, and all that the driver can check.
 
     Attributes:
-        backend: ``"torch"``, ``"tensorflow"``, ``"pyfunc"`` or ``"numpy"``: the module under ``backends/``.
+        backend: ``"torch"``, ``"tensorflow"``, ``"pyfunc"``, ``"numpy"``, or an engine's: the module under ``backends/``.
         kind: the backend's word for what it is, such as ``"state_dict"``.
         fingerprint: hex; the same fingerprint means the same answers, so no second load.
         label: how messages call it, such as ``TorchModel('effnet.pt2')``.
@@ -79,6 +96,7 @@ class ModelPlan:
         outputs: likewise.
         float_dtype: floating inputs are cast to it; ``None`` leaves them as they are.
         model_id: MLflow's id of the logged model that this is, if it is one: a run's link to its model.
+        optimized: what became of ``optimize=``; ``None`` where it was not given.
     """
 
     backend: str
@@ -93,6 +111,7 @@ class ModelPlan:
     outputs: tuple[TensorInfo, ...] | None = None
     float_dtype: str | None = None
     model_id: str | None = None
+    optimized: Optimized | None = None
 
 
 class Describable(Protocol):

@@ -128,6 +128,12 @@ _RUN = Group(
         Metric("inference/batch_latency_seconds_p95", "seconds", "95th percentile of the same.", "no partition had a second batch"),
         Metric("inference/batch_latency_seconds_p99", "seconds", "99th percentile of the same.", "no partition had a second batch"),
         Metric(
+            "inference/optimize_max_abs_difference",
+            "1",
+            "The largest absolute difference of the engine's answers from the model's own, on the driver's sample rows.",
+            "`optimize` was not given, or the model ran as it is",
+        ),
+        Metric(
             "arrow/chunk_rows_max",
             "rows",
             "Rows of the largest chunk that Spark really sent; compare it with `maxRecordsPerBatch`.",

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from sparkinfer.exceptions import MissingDependencyError, remark
-from sparkinfer.metrics import Execution, RunMetrics
+from sparkinfer.metrics import Execution, RunMetrics, found_before
 from sparkinfer.reporting.mlflow_entries import (
     Entries,
     Point,
@@ -205,7 +205,7 @@ class _Job:
         """Log in the order of worth: a server that goes away in the middle leaves what matters most."""
         run = self.run
         first = run.executions[0] if run.executions else Execution("", None, (), 0)
-        entries = entries_of(first)
+        entries = entries_of(first, found_before(run.settings))
         summary = summary_json(run, self.verdict)
         tags = {**entries.tags, **run_tags(run, _version(), self.verdict, complete=self.complete)}
         self._step("summary metrics", lambda: self._points(target, entries.summary))

@@ -100,11 +100,16 @@ class Entries:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-def entries_of(execution: Execution) -> Entries:
-    """Make an execution's entries; series are thinned to what a server and a chart can bear, and the tags say so."""
+def entries_of(execution: Execution, before: Mapping[str, float] | None = None) -> Entries:
+    """Make an execution's entries; series are thinned to what a server and a chart can bear, and the tags say so.
+
+    Args:
+        execution: what reported.
+        before: figures that were there before it.
+    """
     records = execution.partitions
     ended = max((_end(record) for record in records), default=0.0)
-    summary = [Point(name, value, ended) for name, value in summarise(records).items()]
+    summary = [Point(name, value, ended) for name, value in {**summarise(records), **(before or {})}.items()]
     every = -(-len(records) // MOST_PARTITIONS) or 1
     partitions = [point for record in records[::every] for point in _partition_points(record)]
     system, thinned = _system_points(records)
@@ -124,7 +129,11 @@ def entries_of(execution: Execution) -> Entries:
 
 def run_parameters(run: RunMetrics) -> dict[str, str]:
     """Give a run's settings and environment as parameters, under names that no training run in the same MLflow run has."""
-    told = {f"inference/{name}": value for name, value in run.settings.items() if value is not None and not name.startswith("data_")}
+    told = {
+        f"inference/{name}": value
+        for name, value in run.settings.items()
+        if value is not None and not name.startswith(("data_", "optimize_max_"))
+    }
     told.update({f"environment/{name}": value for name, value in run.environment.items()})
     return {valid_name(name): str(value)[:_LONGEST_PARAMETER] for name, value in told.items()}
 

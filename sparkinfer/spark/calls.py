@@ -19,6 +19,7 @@ from sparkinfer.artifacts import without_userinfo
 from sparkinfer.spark.session import is_connect
 
 if TYPE_CHECKING:
+    from sparkinfer.engine.contracts import ModelPlan
     from sparkinfer.engine.partition import PartitionPlan
     from sparkinfer.spark.channels import MetricsChannel
 
@@ -66,8 +67,18 @@ class Call:
             **_slots(self.session),
             **_source_of(data),
             **({} if model.model_id is None else {"model_id": model.model_id}),
+            **_engine_of(model),
             **asdict(self.plan.config),
         }
+
+
+def _engine_of(model: ModelPlan) -> dict[str, Any]:
+    """Give what runs the model, where ``optimize=`` was asked for, and how far its answers are from the model's own."""
+    made = model.optimized
+    if made is None:
+        return {}
+    apart = {} if made.max_abs_difference is None else {"optimize_max_abs_difference": made.max_abs_difference}
+    return {"optimize": made.asked, "engine": made.engine or "the model as it is", **apart}
 
 
 def _slots(session: Any) -> dict[str, int]:

@@ -18,15 +18,18 @@ from pyspark.sql.types import StructField, StructType
 from sparkinfer.arguments import InputsArgument, check_columns, check_output_names, column_names, parse_outputs
 from sparkinfer.config import InferenceConfig
 from sparkinfer.exceptions import ConfigError, SchemaError
+from sparkinfer.optimizing import optimised
 from sparkinfer.planning import Functions, check_input_types, plan_partition
+from sparkinfer.sample_inputs import SAMPLE_ROWS
 from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
 from sparkinfer.spark.files import is_source, source_of
+from sparkinfer.spark.first_rows import first_rows
 from sparkinfer.spark.plain_scan import files_of
 from sparkinfer.spark.repeats import RepeatWatch
 from sparkinfer.spark.scan import FileTable, check_carried, open_source
-from sparkinfer.spark.session import SPARK_VERSION, setting_is_on
+from sparkinfer.spark.session import SPARK_VERSION, has_cards, setting_is_on
 from sparkinfer.spark.settings import check_max_records
 from sparkinfer.spark.ship import ship
 from sparkinfer.spark.types import carried_by_arrow, is_vector, to_arrow, to_spark, width
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
     from sparkinfer.engine.contracts import Describable
@@ -128,6 +132,7 @@ def predict(
     _check_data(source, plan)
     taken = _choose_road(road, source, plan, resource_profile)
     session = source.sparkSession
+    plan = optimised(plan, model, lambda: _first_rows(source, plan), cards=lambda: resource_profile is not None or has_cards(session))
     if taken != "direct":
         check_max_records(session, settings.max_records_per_batch, column_road=taken == "column")
     call = register_call(plan, taken, open_channel(session, wanted=settings.metrics, heard=RepeatWatch(session)), session, source)
@@ -297,6 +302,12 @@ def _sent(data: DataFrame, name: str, plan: PartitionPlan) -> Column:
 
         return F.when(column.isNotNull(), vector_to_array(column))
     return column
+
+
+def _first_rows(data: DataFrame | FileTable, plan: PartitionPlan) -> pa.RecordBatch:
+    if isinstance(data, FileTable):
+        data = replace(data, source=replace(data.source, columns=plan.columns)).to_dataframe()
+    return first_rows(data, [_sent(data, name, plan) for name in plan.columns], plan.columns, SAMPLE_ROWS)
 
 
 def _free_name(wanted: str, taken: Sequence[str]) -> str:

@@ -78,6 +78,15 @@ def is_local(session: Any) -> bool:
     return master is not None and (master == "local" or master.startswith("local["))
 
 
+def has_cards(session: Any) -> bool:
+    """Tell whether the session's tasks are known to have CUDA cards; where Spark is not told of them, nobody knows."""
+    try:  # with a default: a Connect server writes an error into its log for a setting that there is not (seen in 4.3)
+        found = [session.conf.get(f"spark.{who}.resource.gpu.amount", "0") for who in ("task", "executor")]
+    except Exception:  # noqa: BLE001 - as in ``setting``
+        return False
+    return any(amount != "0" for amount in found)
+
+
 def active_session() -> SparkSession | None:
     """Give the session of this thread, or else the process's, if there is one."""
     try:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from sparkinfer.config import InferenceConfig
 from sparkinfer.exceptions import ConfigError
+from sparkinfer.optimizing import optimised
 from sparkinfer.planning import Functions, describe, plan_partition
+from sparkinfer.spark.session import has_cards
 from sparkinfer.spark.udf import Flavor, PredictColumn, column_for, declared_outputs
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ def register(
         error_column=error_column,
         config=InferenceConfig.build(config, overrides),
     )
+    made = optimised(made, model, None, cards=lambda: has_cards(spark))
     column = column_for(spark, made, flavor=flavor, deterministic=deterministic, called=f"{name}()")
     spark.udf.register(name, column.udf)
     return column

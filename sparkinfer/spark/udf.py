@@ -22,13 +22,14 @@ from sparkinfer.defaults import one_column
 from sparkinfer.engine.encode import OutputColumn
 from sparkinfer.engine.isolate import ERROR_TYPE
 from sparkinfer.exceptions import ConfigError
+from sparkinfer.optimizing import optimised
 from sparkinfer.planning import Functions, plan_partition
 from sparkinfer.schema import to_ddl
 from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.calls import register_call
 from sparkinfer.spark.channels import open_channel
 from sparkinfer.spark.pandas_form import flags
-from sparkinfer.spark.session import SPARK_VERSION, active_or_local_session
+from sparkinfer.spark.session import SPARK_VERSION, active_or_local_session, has_cards
 from sparkinfer.spark.settings import check_max_records
 from sparkinfer.spark.ship import ship
 from sparkinfer.spark.types import to_spark
@@ -106,7 +107,8 @@ def predict_udf(
     )
     if returns is None:
         plan = replace(plan, outputs=(one_column(plan.outputs),))
-    return column_for(active_or_local_session(), plan, flavor=flavor, deterministic=deterministic)
+    session = active_or_local_session()
+    return column_for(session, optimised(plan, model, None, cards=lambda: has_cards(session)), flavor=flavor, deterministic=deterministic)
 
 
 def column_for(session: Any, plan: PartitionPlan, *, flavor: Flavor, deterministic: bool, called: str = "") -> PredictColumn:

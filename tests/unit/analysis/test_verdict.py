@@ -373,13 +373,21 @@ def test_advice_waits_for_what_the_version_offers(monkeypatch: pytest.MonkeyPatc
     on_card, on_cpu = record(compute=10.0, blocked=6.0, device="cuda:0"), record(compute=10.0, blocked=6.0, device="cpu")
     assert "batch_size" in judge([on_card], {"precision": "fp32"}).advice
     monkeypatch.setattr(rules, "get_args", lambda _: ("fp32", "bf16"))
-    monkeypatch.setattr(rules, "_offers_optimize", lambda: True)
     assert 'precision="bf16"' in judge([on_card], {"precision": "fp32"}).advice
     assert "batch_size" in judge([on_card], {"precision": "bf16"}).advice
-    found = judge([on_cpu], {"backend": "torch"})
-    assert "optimize" in found.advice
-    assert found.gain == pytest.approx((10 / 4, 10 / 4))  # the input's own pace bounds it
     assert "batch_size" in judge([on_cpu], {"backend": "numpy"}).advice
+
+
+def test_a_torch_model_that_a_cpu_runs_as_it_is_is_advised_an_engine() -> None:
+    """What was optimized already, and what runs on a card, is not; the gain is what the input's own pace leaves of it."""
+    on_cpu = record(compute=10.0, blocked=6.0, device="cpu")
+    found = judge([on_cpu], {"backend": "torch"})
+    assert (found.kind, found.cause) == ("compute-bound", "model")
+    assert found.advice.startswith('Give the TorchModel optimize="auto": ')
+    assert found.gain == pytest.approx((1.0, 10 / 4))
+    for done in ("auto", "compile", "channels_last"):
+        assert "optimize" not in judge([on_cpu], {"backend": "torch", "optimize": done}).advice
+    assert "optimize" not in judge([replace(on_cpu, device="cuda:0")], {"backend": "torch"}).advice
 
 
 # --- whatever was recorded ---------------------------------------------------------------------------------------------

@@ -1,0 +1,211 @@
+"""Exporting a PyTorch model for another engine, once, on the driver.
+
+Runs on: driver.
+
+Invariant: what is exported is the loaded model itself, in evaluation mode, with a free batch axis; the user's model is not changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparkinfer.artifacts import memory_file
+from sparkinfer.backends.exported import Exported, ExportedInput, feed_name, structure_of
+from sparkinfer.backends.torch_values import plain_dtype, plain_structure
+from sparkinfer.exceptions import ModelLoadError
+
+if TYPE_CHECKING:
+    from sparkinfer.backends.torch import TorchLoaded
+    from sparkinfer.engine.batch import Inputs
+    from sparkinfer.engine.contracts import ModelFile
+
+__all__ = ["AUTO", "IN_PLACE", "export", "undisturbed", "unsuited"]
+
+AUTO = ("onnxruntime", "openvino", "channels_last")
+"""What ``optimize="auto"`` tries, in this order."""
+
+IN_PLACE = ("compile", "channels_last")
+"""What needs no file: it happens where the model is loaded."""
+
+_MOST_BYTES = 2**31 - 2**20  # a protocol buffer, which an ONNX model is, can hold no more
+_EXPORT_SINCE = (2, 6)  # torch.export.Dim.DYNAMIC
+
+
+def unsuited(engine: str, inputs: Inputs, free: Mapping[str, frozenset[int]]) -> str:
+    """Say why ``"auto"`` does not even try an engine; nothing if it does."""
+    del free
+    if engine == "channels_last" and not any(np.ndim(array) == 4 for array in inputs.arrays.values()):
+        return "no input has channels"
+    return ""
+
+
+def export(
+    loaded: TorchLoaded, engine: str, inputs: Inputs, free: Mapping[str, frozenset[int]], answer: Any
+) -> tuple[str, tuple[ModelFile, ...], Exported]:
+    """Export a model.
+
+    Args:
+        loaded: the model, on the CPU.
+        engine: ``"onnxruntime"``, ``"openvino"`` or ``"aot"``.
+        inputs: sample rows, at least 2.
+        free: axes of the inputs that are free besides the batch's.
+        answer: what the model answered to ``inputs``.
+
+    Returns:
+        The backend that runs it, its files, and what they do not say of themselves.
+
+    Raises:
+        ModelLoadError: the model cannot be exported; names the first cause.
+        MissingDependencyError: a package that writes the export is not installed.
+    """
+    structure, names = structure_of(answer)
+    tensors = loaded.arguments(inputs)
+    texts = [name for name, value in tensors.items() if not isinstance(value, torch.Tensor)]
+    if texts:
+        msg = f"the input {texts[0]!r} is text or bytes, and an exported model takes numbers only"
+        raise ModelLoadError(msg)
+    made = _Flat(loaded.module, list(tensors) if inputs.style == "named" else None)
+    with _quiet():
+        program = _program(made, tensors, free)
+        files = _WRITERS[engine](program, len(tensors), len(names))
+    exported = Exported(
+        style=inputs.style,
+        inputs=tuple(
+            ExportedInput(name, str(tensor.dtype).removeprefix("torch."), _shape(tensor, free.get(name, frozenset())))
+            for name, tensor in tensors.items()
+        ),
+        structure=structure,
+        names=names,
+    )
+    return _BACKENDS[engine], files, exported
+
+
+_BACKENDS = {"onnxruntime": "onnx_runtime", "openvino": "openvino_runtime", "aot": "torch_aot"}
+
+
+class _Flat(nn.Module):
+    """The model as a function of tensors in order that gives tensors in order."""
+
+    def __init__(self, module: Any, names: list[str] | None) -> None:
+        super().__init__()
+        self.module = module
+        self.names = names
+        self.training = False  # eval() would ask the module too, and an exported program's refuses
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Call it as the library does."""
+        answer = self.module(*tensors) if self.names is None else self.module(**dict(zip(self.names, tensors, strict=True)))
+        found = plain_structure(answer)
+        parts = found.values() if isinstance(found, dict) else found if isinstance(found, list) else [found]
+        return tuple(plain_dtype(part) for part in parts)
+
+
+def _program(made: nn.Module, tensors: Mapping[str, torch.Tensor], free: Mapping[str, frozenset[int]]) -> Any:
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _EXPORT_SINCE:
+        msg = f"exporting needs torch {'.'.join(map(str, _EXPORT_SINCE))} or newer, and this is {torch.__version__}"
+        raise ModelLoadError(msg)
+    rows = torch.export.Dim("rows")
+    axes = tuple({0: rows, **dict.fromkeys(sorted(free.get(name, ())), torch.export.Dim.DYNAMIC)} for name in tensors)
+    try:
+        with torch.no_grad():  # under inference_mode no graph can be made
+            return torch.export.export(made, tuple(tensor.clone() for tensor in tensors.values()), dynamic_shapes=(axes,), strict=False)
+    except Exception as error:
+        msg = f"torch.export cannot export the model ({_told(error)})"
+        raise ModelLoadError(msg) from error
+
+
+def _onnx(program: Any, inputs: int, outputs: int) -> bytes:
+    from sparkinfer.backends.onnx_runtime import check_writer  # noqa: PLC0415 - only for this engine
+
+    check_writer()
+    taken, given = [feed_name(i) for i in range(inputs)], [f"out{i}" for i in range(outputs)]
+    try:
+        made: Any = torch.onnx.export(program, (), dynamo=True, external_data=False, verbose=False, input_names=taken, output_names=given)
+        model = made.model_proto
+        size = int(model.ByteSize())
+        content = b"" if size > _MOST_BYTES else bytes(model.SerializeToString())
+    except Exception as error:
+        msg = f"torch cannot write the model as ONNX ({_told(error)})"
+        raise ModelLoadError(msg) from error
+    if not content:
+        msg = (
+            f"as ONNX the model takes {size / 2**30:.1f} GiB, and an ONNX model in one file can hold 2: say optimize='aot' or leave it out"
+        )
+        raise ModelLoadError(msg)
+    return content
+
+
+def _onnx_file(program: Any, inputs: int, outputs: int) -> tuple[ModelFile, ...]:
+    return (memory_file("model", _onnx(program, inputs, outputs), ".onnx"),)
+
+
+def _openvino_files(program: Any, inputs: int, outputs: int) -> tuple[ModelFile, ...]:
+    from sparkinfer.backends.openvino_runtime import convert  # noqa: PLC0415 - only for this engine
+
+    names = [[feed_name(i) for i in range(inputs)], [f"out{i}" for i in range(outputs)]]
+    graph, weights = convert(_onnx(program, inputs, outputs), *names)
+    return memory_file("graph", graph, ".xml"), memory_file("weights", weights, ".bin")
+
+
+_AOT = {"cpp.dynamic_threads": True}  # else the code keeps the number of threads that the driver had
+
+
+def _aot_file(program: Any, inputs: int, outputs: int) -> tuple[ModelFile, ...]:
+    del inputs, outputs
+    try:
+        with tempfile.TemporaryDirectory(prefix="sparkinfer-") as folder:
+            path = torch._inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"), inductor_configs=_AOT)  # noqa: SLF001 - documented under this name
+            return (memory_file("model", Path(path).read_bytes(), ".pt2"),)
+    except Exception as error:
+        msg = f"torch cannot compile the model ahead of time ({_told(error)}): it needs a C++ compiler on the driver"
+        raise ModelLoadError(msg) from error
+
+
+_WRITERS = {"onnxruntime": _onnx_file, "openvino": _openvino_files, "aot": _aot_file}
+
+
+def _shape(tensor: torch.Tensor, free: frozenset[int]) -> tuple[int | None, ...]:
+    return tuple(None if axis in free else size for axis, size in enumerate(tensor.shape) if axis)
+
+
+def _told(error: BaseException) -> str:
+    """Give the first cause in a line: torch's exporter wraps it in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else 'no reason given'}"
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put the process's threads back, which a model that is called takes for its own: the user's driver may train."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what torch's exporters say of themselves to themselves: pages of advice, warnings of one part of them about another."""
+    logger = logging.getLogger("torch")
+    before = logger.level
+    try:
+        logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

