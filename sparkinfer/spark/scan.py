@@ -171,11 +171,11 @@ class FileTable:
         return max(_parallelism(self.session), -(-weight // most))
 
     def _pieces(self, reading: Reading) -> Iterator[Piece]:
+        there = [file for file in self.files if file.size]  # Spark, too, passes over empty files, of whatever format
         if self.format != "parquet":
             weighs = bool({name.lower() for name in reading.schema.names} & {"content", "value"})
-            yield from (Piece(file, None, 1, file.size if weighs else 0) for file in self.files)
+            yield from (Piece(file, None, 1, file.size if weighs else 0) for file in there)
             return
-        there = [file for file in self.files if file.size]  # Spark, too, passes over empty files
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE, "sparkinfer-footers") as threads:
             for pieces in threads.map(lambda file: _row_groups(file, reading), there):
                 yield from pieces
