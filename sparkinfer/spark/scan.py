@@ -248,13 +248,16 @@ def check_carried(column: spark.StructField) -> None:
 
 
 def _parallelism(session: Any) -> int:
-    if not is_connect(session):
-        try:
+    """Tell how many tasks can run at once; over Connect only settings tell, asked with a default, since the server logs a key that it lacks."""
+    try:
+        if not is_connect(session):
             return int(session.sparkContext.defaultParallelism)
-        except Exception:  # noqa: BLE001 - a session that hides its context
-            return _UNKNOWN_PARALLELISM
-    told = setting(session, "spark.sql.leafNodeDefaultParallelism") or setting(session, "spark.default.parallelism")
-    return int(told) if told else _UNKNOWN_PARALLELISM
+        told = str(_UNKNOWN_PARALLELISM)
+        for key in ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism"):
+            told = session.conf.get(key, told)
+        return int(told)
+    except Exception:  # noqa: BLE001 - a session that hides its context, or its settings
+        return _UNKNOWN_PARALLELISM
 
 
 def _bytes_of(told: str | None) -> int:

@@ -78,7 +78,9 @@ class Steps:
     def direct_road(self) -> list[Any]:
         """By a path, and by the files of a DataFrame; what is more than a scan is refused."""
         path = str(self.folder / "direct.parquet")
+        orc = str(self.folder / "direct.orc")
         self.df.write.partitionBy("id").parquet(path)
+        self.df.write.orc(orc)
         table = self.spark.read.parquet(path)
         told = {"inputs": "x", "outputs": "y array<float>", "keep": ["id"], "batch_size": 5}
         answers = [
@@ -87,7 +89,7 @@ class Steps:
         ]
         refused = [
             self._error(lambda data=data: si.predict(data, si.TorchModel(self.net), **told, scan="direct"))
-            for data in (table.where("id > 3"), table.selectExpr("id", "x as x"), self.df, self.spark.read.format("orc").load(path))
+            for data in (table.where("id > 3"), table.selectExpr("id", "x as x"), self.df, self.spark.read.orc(orc))
         ]
         return [answers, refused]
 
