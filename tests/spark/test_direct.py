@@ -19,6 +19,8 @@ import sparkinfer as si
 from tests.spark.kit import model
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 1000
@@ -26,6 +28,17 @@ ROWS = 1000
 
 def double(x: np.ndarray) -> np.ndarray:
     return x * 2
+
+
+@pytest.fixture(autouse=True)
+def _todays_calendar(spark: SparkSession) -> Iterator[None]:
+    """Before Spark 4 old dates are refused unless the session says that they are in today's calendar."""
+    keys = [f"spark.sql.parquet.{kind}RebaseModeIn{way}" for kind in ("datetime", "int96") for way in ("Read", "Write")]
+    for key in keys:
+        spark.conf.set(key, "CORRECTED")
+    yield
+    for key in keys:
+        spark.conf.unset(key)
 
 
 def rows(frame: DataFrame) -> list[Any]:
@@ -422,7 +435,7 @@ def test_dates_in_the_calendar_of_spark_2_are_refused(spark: SparkSession, tmp_p
     """They would move by days; a file without dates is read."""
     spark.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
     spark.sql("select date'1500-01-01' as d, 1 as x").write.parquet(str(tmp_path / "old.parquet"))
-    spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInWrite")
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
     source = si.read_files(tmp_path / "old.parquet")
     with pytest.raises(Exception, match=r"the file file:/.*parquet was written by Spark in the calendar .* its column 'd' holds dates"):
         source.to_dataframe(spark).collect()

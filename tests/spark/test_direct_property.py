@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sparkinfer as si
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 TIMES = st.datetimes(datetime(1700, 1, 1), datetime(2300, 1, 1))  # noqa: DTZ001 - the naive kind is what they are
@@ -66,6 +69,17 @@ def tables(draw: st.DrawFn) -> list[pa.Table]:
         arrays = [pa.array([draw(values) for _ in range(rows)], kind) for kind, values in kinds]
         made.append(pa.Table.from_arrays(arrays, names=names))
     return made
+
+
+@pytest.fixture(autouse=True)
+def _todays_calendar(spark: SparkSession) -> Iterator[None]:
+    """Before Spark 4 old dates are refused unless the session says that they are in today's calendar."""
+    keys = [f"spark.sql.parquet.{kind}RebaseModeIn{way}" for kind in ("datetime", "int96") for way in ("Read", "Write")]
+    for key in keys:
+        spark.conf.set(key, "CORRECTED")
+    yield
+    for key in keys:
+        spark.conf.unset(key)
 
 
 def rows(frame: Any) -> list[str]:
