@@ -103,6 +103,7 @@ def run_partition(
     cpus: int = 1,
     card: int | None = None,
     recorder: NoRecorder = NO_RECORDER,
+    file_of: Callable[[int], str | None] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
     """Score one partition.
 
@@ -114,6 +115,7 @@ def run_partition(
         cpus: the task's CPUs, for the framework's threads.
         card: the card that is the task's, by CUDA's number; taken where the device is a card without a number.
         recorder: is told of every step.
+        file_of: names the file of a row, for messages.
 
     Yields:
         For each chunk, in order, one of the same number of rows: the kept columns, then the outputs.
@@ -123,7 +125,7 @@ def run_partition(
         ModelLoadError: the model cannot be loaded here.
         BadRowsError: more rows are bad than the settings allow.
     """
-    where = _Where(plan, partition)
+    where = _Where(plan, partition, file_of)
     regroup = Regroup(plan.keep, plan.output_schema)
     batches = rebatch(recorder.chunks(chunks), plan.columns, plan.config.batch_size, regroup, where.unscored)  # 1 read, 2 rebatch
     first = next(batches, None)
@@ -277,10 +279,11 @@ class _FirstCause(Exception):  # noqa: N818 - carries a traceback from another p
 class _Where:
     """Knows where in the partition a batch is: makes the public errors, with their places, and counts the bad rows."""
 
-    def __init__(self, plan: PartitionPlan, partition: int | None) -> None:
+    def __init__(self, plan: PartitionPlan, partition: int | None, file_of: Callable[[int], str | None]) -> None:
         """Begin, with nothing bad."""
         self.plan = plan
         self.partition = partition
+        self._file_of = file_of
         self.device = "cpu"
         self._rows = 0
         self._bad = 0
@@ -300,7 +303,8 @@ class _Where:
             return union
         row = int(union.argmax())
         name = next(name for name, mask in masks if mask[row])
-        place = Place(column=name, partition=self.partition, row=first_row + row, key=self._key(data, row))
+        number = first_row + row
+        place = Place(column=name, partition=self.partition, row=number, file=self._file_of(number), key=self._key(data, row))
         msg = (
             f"{describe_null(_column(data, name), row)}, at {place}. The model takes no null here: fill or filter it before, or say "
             f"on_null='null' (a null prediction for that row) or on_null='pass' (the model gets it)"
@@ -316,7 +320,8 @@ class _Where:
         self._rows += batch.data.num_rows
         if bad:
             self._bad += len(bad)
-            place = Place(partition=self.partition, row=int(batch.rows[bad[-1].row]), key=self._key(batch.data, bad[-1].row))
+            number = int(batch.rows[bad[-1].row])
+            place = Place(partition=self.partition, row=number, file=self._file_of(number), key=self._key(batch.data, bad[-1].row))
             self._last = f"{bad[-1].type} in {bad[-1].stage}, at {place}: {bad[-1].message}"
             self.check_allowed()
 
@@ -346,6 +351,7 @@ class _Where:
             partition=self.partition,
             batch=batch.index,
             row=int(batch.rows[row]) if row is not None else None,
+            file=self._file_of(int(batch.rows[row or 0])) if len(batch.rows) else None,
             key=self._key(batch.data, row) if row is not None else None,
         )
         span = "" if row is not None else f" (rows {batch.rows[0]} to {batch.rows[-1]})"

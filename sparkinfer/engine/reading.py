@@ -8,6 +8,7 @@ not what the driver saw, or that cannot be read, is an error that names it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from sparkinfer.pickling import loads
 if TYPE_CHECKING:
     from sparkinfer.engine.splits import SourceFile, Split
 
-__all__ = ["FileFormat", "FileWork", "Reading", "file_columns", "leaves", "open_parquet", "shown"]
+__all__ = ["FileFormat", "FileWork", "Origins", "Reading", "file_columns", "leaves", "open_parquet", "shown"]
 
 FileFormat = Literal["parquet", "binary", "text"]
 _CHUNK_BYTES = 8 << 20  # decoded by one core in some 20 ms; larger ones leave the cache: twice the CPU from 64 MB on
@@ -59,21 +60,26 @@ class Reading:
     most_rows: int | None = None
     file_system: Any = field(default=None, repr=False)
 
-    def chunks(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+    def chunks(self, splits: Sequence[Split], origins: Origins) -> Iterator[pa.RecordBatch]:
         """Read splits one after the other.
+
+        Args:
+            splits: of one partition.
+            origins: is told where the rows of each begin.
 
         Raises:
             ReadError: a file is gone, has changed, cannot be read, or has a column of a type that Spark would not read as this one.
         """
-        yield from self._filtered(self._parquet(splits) if self.format == "parquet" else self._whole(splits))
+        for chunk in self._parquet(splits, origins) if self.format == "parquet" else self._whole(splits, origins):
+            kept = chunk if self.condition is None else self._filtered(chunk)
+            origins.rows += kept.num_rows
+            yield kept
 
-    def _filtered(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if self.condition is None:
-            yield from chunks
-            return
-        for chunk in chunks:
-            kept = pa.Table.from_batches([chunk]).filter(self.condition).combine_chunks().select(list(self.needed))
-            yield from kept.to_batches()
+    def _filtered(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        kept = pa.Table.from_batches([chunk]).filter(self.condition).select(list(self.needed)).combine_chunks()
+        return pa.RecordBatch.from_arrays(
+            [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in kept.columns], schema=kept.schema
+        )
 
     def _opened(self, file: SourceFile) -> tuple[fs.FileSystem, str]:
         system, path = locate_url(file.url, self.file_system)
@@ -98,8 +104,9 @@ class Reading:
 
     # --- Parquet ---
 
-    def _parquet(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+    def _parquet(self, splits: Sequence[Split], origins: Origins) -> Iterator[pa.RecordBatch]:
         for split in splits:
+            origins.opened(split.file)
             with _naming(split.file):
                 yield from self._groups(split)
 
@@ -136,11 +143,13 @@ class Reading:
 
     # --- whole files ---
 
-    def _whole(self, splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
+    def _whole(self, splits: Sequence[Split], origins: Origins) -> Iterator[pa.RecordBatch]:
         """Read files one row each; some files make a chunk, since each chunk costs a message to Spark."""
         rows: list[dict[str, Any]] = []
         held = 0
         for split in splits:
+            if self.condition is None:  # else it is not known yet which of them stay
+                origins.opened(split.file, len(rows))
             with _naming(split.file):
                 rows.append(self._row(split.file))
             held += split.weight
@@ -195,10 +204,34 @@ class FileWork:
 
         The number, and not the task's partition id: under ``coalesce`` one task runs several partitions, and has one id.
         """
+        return self.read(tickets, Origins())
+
+    def read(self, tickets: Iterator[pa.RecordBatch], origins: Origins) -> Iterator[pa.RecordBatch]:
+        """Read the shares whose numbers come, and tell where each file's rows begin."""
         for ticket in tickets:
             for number in ticket.column(0).to_pylist():
                 if number < len(self.shares):
-                    yield from self.reading.chunks(loads(self.shares[number], "a share of the files"))
+                    yield from self.reading.chunks(loads(self.shares[number], "a share of the files"), origins)
+
+
+class Origins:
+    """Which file a partition's row is from; the thread that reads adds, and the one that predicts asks."""
+
+    def __init__(self) -> None:
+        """Begin with no row."""
+        self.rows = 0
+        self._begins: list[int] = []
+        self._files: list[SourceFile] = []
+
+    def opened(self, file: SourceFile, after: int = 0) -> None:
+        """Say that the rows from here on, or so many rows after it, are of this file."""
+        self._files.append(file)
+        self._begins.append(self.rows + after)
+
+    def file_of(self, row: int) -> str | None:
+        """Name the file of a row."""
+        at = bisect_right(self._begins, row)
+        return shown(self._files[at - 1].url) if at else None
 
 
 def shown(url: str) -> str:

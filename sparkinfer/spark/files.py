@@ -36,7 +36,7 @@ class FileSource:
         columns: those that are there; ``None``: all.
         filter: a ``pyarrow.compute.Expression`` over the columns; rows for which it is not true are left out.
         filesystem: in which ``paths`` are; ``None``: the paths say it.
-        max_partition_bytes: of the columns that are read, before a further partition is made; ``None``: Spark's own setting.
+        max_partition_bytes: of the columns that are read, decoded, before a further partition is made.
     """
 
     paths: tuple[str, ...]
@@ -81,8 +81,8 @@ def read_files(
         columns: those that are there; ``None``: all.
         filter: a ``pyarrow.compute`` expression such as ``pc.field("day") > 3``; row groups that cannot hold such rows are not read.
         filesystem: a file system of pyarrow or fsspec in which ``path`` is; it travels to the workers, with its credentials.
-        max_partition_bytes: of the columns that are read, before a further partition is made; ``None``: what
-            ``spark.sql.files.maxPartitionBytes`` says.
+        max_partition_bytes: of the columns that are read, decoded, before a further partition is made; ``None``: 512 MB of Parquet, 128 MB
+            of whole files.
 
     Raises:
         ConfigError: an argument is of the wrong kind.

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote
+from zoneinfo import ZoneInfo
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
 from sparkinfer.engine.places import scheme_of
@@ -70,7 +69,7 @@ def below_host(url: str) -> str:
     return url.partition(":")[2] if url.startswith(f"{scheme_of(url)}:") else url
 
 
-def constants_of(folders: Sequence[tuple[str, str]], schema: spark.StructType, timezone: str, file: str) -> tuple[tuple[str, Any], ...]:
+def constants_of(folders: Sequence[tuple[str, str]], schema: spark.StructType, zone: str, file: str) -> tuple[tuple[str, Any], ...]:
     """Read the values of a file's partition folders as the schema has them.
 
     Raises:
@@ -83,20 +82,29 @@ def constants_of(folders: Sequence[tuple[str, str]], schema: spark.StructType, t
         if column is None:
             continue
         try:
-            constants.append((column.name, _value(raw, column.dataType, timezone)))
-        except (ValueError, ArithmeticError, pa.ArrowException) as error:
+            constants.append((column.name, _value(raw, column.dataType, zone)))
+        except (ValueError, ArithmeticError, KeyError) as error:
             msg = f"the folder {name}={raw} of {file} is no {column.dataType.simpleString()}, the type of the column {column.name!r}: rename it"
             raise SchemaError(msg) from error
     return tuple(constants)
 
 
-def _value(raw: str, data_type: spark.DataType, timezone: str) -> Any:
+def _value(raw: str, data_type: spark.DataType, zone: str) -> Any:
     if raw == _NULL:
         return None
     if isinstance(data_type, spark.TimestampType):
         told = datetime.fromisoformat(raw)
-        return told if told.tzinfo else pc.assume_timezone(pa.scalar(told, pa.timestamp("us")), timezone).as_py()
+        return told if told.tzinfo else told.replace(tzinfo=_zone(zone))
     return next((read(raw) for kinds, read in _READERS if isinstance(data_type, kinds)), raw)
+
+
+def _zone(name: str) -> tzinfo:
+    """Find a time zone as Spark names it: a place, or an offset such as ``+05:30``."""
+    found = re.fullmatch(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::(\d\d))?", name)
+    if not found:
+        return ZoneInfo(name)
+    offset = timedelta(hours=int(found[2]), minutes=int(found[3] or 0))
+    return timezone(-offset if found[1] == "-" else offset)
 
 
 def _truth(raw: str) -> bool:

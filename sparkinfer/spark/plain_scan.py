@@ -108,7 +108,7 @@ def _of_classic(frame: Any) -> _Plain:
     options = {
         pair.partition(" -> ")[0].lower(): pair.partition(" -> ")[2] for pair in relation.options().mkString("\n").split("\n") if pair
     }
-    columns = _in_relation(columns, list(plan.schema().fieldNames()), [str(one) for one in frame.columns])
+    columns = _in_relation(columns, list(relation.schema().fieldNames()), [str(one) for one in frame.columns])
     roots = [options["basepath"]] if "basepath" in options else relation.location().rootPaths().mkString("\n").split("\n")
     return _Plain(kind or "parquet", roots, columns, flat=not list(relation.partitionSchema().fieldNames()))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Tuple  # noqa: UP035 - Spark 3.5 reads the hint of a UDF and knows only typing's Tuple
 
@@ -22,6 +22,7 @@ from pyspark import TaskContext
 from sparkinfer.engine.partition import PartitionPlan, run_partition
 from sparkinfer.engine.placement import card_of
 from sparkinfer.engine.quality import Comparison
+from sparkinfer.engine.reading import Origins
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
 from sparkinfer.engine.sampling import sampling
 from sparkinfer.exceptions import SchemaError
@@ -69,7 +70,8 @@ class PartitionTask:
     def direct_arrow(self, tickets: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as a ``mapInArrow`` function over the numbers of the shares of files that are read here."""
         assert self.work is not None  # noqa: S101 - predict gives it
-        return self._run(self.work.read_arrow(tickets))
+        origins = Origins()
+        return self._run(self.work.read(tickets, origins), origins.file_of)
 
     def arrow_one(self, chunks: Iterator[pa.Array]) -> Iterator[pa.Array]:
         """Run as an iterator Arrow UDF over one column."""
@@ -87,20 +89,22 @@ class PartitionTask:
         """Run as an iterator pandas UDF over several columns."""
         return self._series(self._batch(self._from_pandas(self._given(chunk))) for chunk in chunks)
 
-    def _run(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _run(self, chunks: Iterator[pa.RecordBatch], file_of: Callable[[int], str | None] = lambda _: None) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         if context is None or not self.channel.measures:
-            yield from self._score(chunks, context, NO_RECORDER)
+            yield from self._score(chunks, context, NO_RECORDER, file_of)
             return
         marks = read_marks(context)
         self.channel.begin(self._record(context, marks, started_unix=time.time(), wall_seconds=0.0, rows=0))
         recorder = Recorder(comparison=self._comparison(marks))
         with sampling(addresses=_cards_of(context)) as samples:
-            yield from self._score(chunks, context, recorder)
+            yield from self._score(chunks, context, recorder, file_of)
             record = self._record(context, marks, **recorder.figures())  # here: the samplers' last look is none of the partition's time
         self.channel.send(replace(record, series=samples.series, gauges=samples.gauges, remarks=samples.remarks))
 
-    def _score(self, chunks: Iterator[pa.RecordBatch], context: TaskContext | None, recorder: NoRecorder) -> Iterator[pa.RecordBatch]:
+    def _score(
+        self, chunks: Iterator[pa.RecordBatch], context: TaskContext | None, recorder: NoRecorder, file_of: Callable[[int], str | None]
+    ) -> Iterator[pa.RecordBatch]:
         return run_partition(
             self.plan,
             chunks,
@@ -109,6 +113,7 @@ class PartitionTask:
             cpus=max(1, context.cpus()) if context is not None else 1,
             card=card_of(_cards_of(context), os.environ.get("CUDA_VISIBLE_DEVICES")) if context is not None else None,
             recorder=recorder,
+            file_of=file_of,
         )
 
     def _comparison(self, marks: Marks) -> Comparison | None:

@@ -75,6 +75,24 @@ class Steps:
     def column_road(self) -> bool:
         return self._score(si.TorchModel(self.net), self.expected, road="column")
 
+    def direct_road(self) -> list[Any]:
+        """By a path, and by the files of a DataFrame; what is more than a scan is refused."""
+        path = str(self.folder / "direct.parquet")
+        orc = str(self.folder / "direct.orc")
+        self.df.write.partitionBy("id").parquet(path)
+        self.df.write.orc(orc)
+        table = self.spark.read.parquet(path)
+        told = {"inputs": "x", "outputs": "y array<float>", "keep": ["id"], "batch_size": 5}
+        answers = [
+            self._equal(si.predict(data, si.TorchModel(self.net), **told, **more).selectExpr("cast(id as long) id", "y"), self.expected)
+            for data, more in ((path, {}), (table, {"scan": "direct"}), (table.select("x", "id"), {"scan": "direct"}))
+        ]
+        refused = [
+            self._error(lambda data=data: si.predict(data, si.TorchModel(self.net), **told, scan="direct"))
+            for data in (table.where("id > 3"), table.selectExpr("id", "x as x"), self.df, self.spark.read.orc(orc))
+        ]
+        return [answers, refused]
+
     def predict_udf(self) -> bool:
         tag = si.predict_udf(si.TorchModel(self.net), inputs="x", returns="array<float>")
         return self._equal(self.df.select("id", tag("x").alias("y")), self.expected)

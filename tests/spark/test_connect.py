@@ -70,6 +70,20 @@ def test_answers_equal_a_direct_call(results: dict[str, Any], step: str) -> None
     assert results[step] is True
 
 
+def test_the_workers_read_the_files(results: dict[str, Any]) -> None:
+    """By a path and by a DataFrame's plan; the reason is told where it is more than files."""
+    answers, refused = results["direct_road"]
+    assert answers == [True, True, True]
+    reasons = [
+        "its plan has a filter above",
+        "it computes or renames a column",
+        "its plan has a project|range|it computes",
+        "the format 'orc'",
+    ]
+    for reason, said in zip(reasons, refused, strict=True):
+        assert re.search(rf"scan='direct' needs a DataFrame that is nothing but Parquet or binary files, but ({reason})", said), said
+
+
 def test_preview_gives_exact_rows(results: dict[str, Any]) -> None:
     """Four rows were asked for."""
     assert results["preview"] == [4, ["id", "y"], True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,6 +19,8 @@ import sparkinfer as si
 from tests.spark.kit import model
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 1000
@@ -24,6 +28,17 @@ ROWS = 1000
 
 def double(x: np.ndarray) -> np.ndarray:
     return x * 2
+
+
+@pytest.fixture(autouse=True)
+def _todays_calendar(spark: SparkSession) -> Iterator[None]:
+    """Before Spark 4 old dates are refused unless the session says that they are in today's calendar."""
+    keys = [f"spark.sql.parquet.{kind}RebaseModeIn{way}" for kind in ("datetime", "int96") for way in ("Read", "Write")]
+    for key in keys:
+        spark.conf.set(key, "CORRECTED")
+    yield
+    for key in keys:
+        spark.conf.unset(key)
 
 
 def rows(frame: DataFrame) -> list[Any]:
@@ -114,8 +129,8 @@ def test_a_preview_of_files(spark: SparkSession, vectors: Path) -> None:
     assert len(frame) == 3
 
 
-def test_an_error_names_the_row_by_its_key(spark: SparkSession, vectors: Path) -> None:
-    """The same machinery: place, key, first cause."""
+def test_an_error_names_the_file(spark: SparkSession, vectors: Path) -> None:
+    """The same machinery: place, file, first cause."""
 
     def refuse(x: np.ndarray) -> np.ndarray:
         if (x[:, 0] == 777).any():
@@ -126,6 +141,129 @@ def test_an_error_names_the_row_by_its_key(spark: SparkSession, vectors: Path) -
     with pytest.raises(Exception, match="no 777 here") as caught:
         si.predict(str(vectors), model(refuse), inputs="x", outputs="y array<float>", batch_size=1, key="id").collect()
     assert "partition 1" in str(caught.value)
+    assert "vectors.parquet/p1.parquet" in str(caught.value)
+
+
+# --- one row a file -----------------------------------------------------------------------------------------------------
+
+
+def same_files_as_spark(spark: SparkSession, path: str) -> None:
+    """Read directly, and by Spark: the same schema, the same rows."""
+    ours = si.read_files(path).to_dataframe(spark)
+    theirs = spark.read.format("binaryFile").load(path)
+    assert ours.schema == theirs.schema
+    assert rows(ours) == rows(theirs)
+
+
+def test_binary_files_are_rows_as_spark_has_them(spark: SparkSession, tmp_path: Path) -> None:
+    """Path, time, length, content, and the partition folder; an empty file is passed over; the content is read only where it is needed."""
+    for number in range(5):
+        folder = tmp_path / f"kind={number % 2}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"pic ture {number}%.png").write_bytes(b"x" * number)
+        os.utime(folder / f"pic ture {number}%.png", ns=(0, 1_700_000_000_123_456_789))
+    same_files_as_spark(spark, str(tmp_path))
+    lengths = si.PythonModel(lambda: lambda content: np.array([len(one) for one in content]))
+    scored = si.predict(str(tmp_path), lengths, inputs="content", outputs="n long", keep=["length", "kind"], batch_size=2)
+    assert [tuple(row) for row in rows(scored)] == [(number, number % 2, number) for number in range(1, 5)]
+    with si.inference_run(progress=False) as run:
+        assert len(rows(si.predict(str(tmp_path), model(double), inputs="length", outputs="n long", keep=[]))) == 4
+    assert run.summary["inference/bytes_in_total"] == 4 * 8
+
+
+def test_text_files_are_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Path and text, empty files passed over; what is no UTF-8 is an error that names the file."""
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("wörd\n" * number, encoding="utf-8")
+    found = rows(si.read_files(tmp_path).to_dataframe(spark))
+    assert [tuple(row) for row in found] == [(f"file:{tmp_path}/{number}.txt", "wörd\n" * number) for number in range(1, 3)]
+    assert [row.value for row in found] == sorted(row.value for row in spark.read.text(str(tmp_path), wholetext=True).collect())
+    (tmp_path / "3.txt").write_bytes(b"\xff")
+    with pytest.raises(Exception, match=r"the file file:/.*3\.txt cannot be read \(UnicodeDecodeError"):
+        si.read_files(tmp_path).to_dataframe(spark).collect()
+
+
+def test_a_bad_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where its row is in the middle of a batch."""
+    for number in range(4):
+        (tmp_path / f"{number}.bin").write_bytes(b"bad" if number == 2 else b"good")
+
+    def refuse(content: bytes) -> np.ndarray:
+        if content == b"bad":
+            msg = "cannot be decoded"
+            raise ValueError(msg)
+        return np.array([len(content)])
+
+    source = si.read_files(tmp_path, format="binary")
+    with pytest.raises(Exception, match=r"cannot be decoded.*file .*2\.bin"):
+        si.predict(source, model(double), inputs="content", outputs="n array<long>", preprocess=refuse).collect()
+
+
+def test_a_format_that_the_suffixes_do_not_tell_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    """A mixture, or an unknown suffix."""
+    (tmp_path / "a.png").touch()
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(si.ConfigError, match=r"cannot be told by the files' suffixes \(\.png, \.txt\): say it"):
+        si.read_files(tmp_path).to_dataframe(spark)
+
+
+# --- the files of a DataFrame ------------------------------------------------------------------------------------------
+
+
+def test_a_plain_scan_gives_up_its_files(spark: SparkSession, vectors: Path) -> None:
+    """Of Parquet, with plain columns selected, under a name, from the catalog; of binary files."""
+    expected = rows(predict(spark.read.parquet(str(vectors))))
+    table = spark.read.parquet(str(vectors))
+    table.createOrReplaceTempView("vectors_view")
+    table.write.mode("overwrite").saveAsTable("vectors_table")
+    plain = (
+        table,
+        table.select("x", "id"),
+        table.alias("t").select("t.id", "t.x"),
+        spark.table("vectors_view"),
+        spark.table("vectors_table"),
+    )
+    for frame in plain:
+        assert rows(predict(frame, scan="direct")) == expected
+    assert predict(table.select("x", "id"), keep=None, scan="direct").columns == ["x", "id", "y"]
+    told = {"inputs": "length", "outputs": "n long", "keep": ["path"]}
+    files = spark.read.format("binaryFile").load(str(vectors))
+    assert rows(si.predict(files, model(double), **told, scan="direct")) == rows(si.predict(files, model(double), **told))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda frame: frame.where("id > 3"), "its plan has a Filter above the files"),
+        (lambda frame: frame.limit(3), "its plan has a GlobalLimit above the files"),
+        (lambda frame: frame.distinct(), "its plan has a Deduplicate above the files"),
+        (lambda frame: frame.union(frame), "its plan has a Union above the files"),
+        (lambda frame: frame.selectExpr("id", "x as x"), "it computes or renames the column 'x'"),
+        (lambda frame: frame.withColumn("more", frame.id + 1), "it computes or renames the column 'more'"),
+        (lambda frame: frame.select("id", "x", "_metadata"), "its column '_metadata' is none of the files' own"),
+        (lambda frame: frame.sparkSession.range(3).selectExpr("id", "array(1f) as x"), "it computes or renames|its rows come from a Range"),
+        (lambda frame: frame.sparkSession.createDataFrame([(1, [1.0])], "id long, x array<float>"), "its rows come from a LogicalRDD"),
+    ],
+)
+def test_more_than_a_scan_is_refused(spark: SparkSession, vectors: Path, change: Any, why: str) -> None:
+    """With the reason, and what to do."""
+    with pytest.raises(si.ConfigError, match=f"nothing but Parquet or binary files, but ({why}).*: leave scan out"):
+        predict(change(spark.read.parquet(str(vectors))), scan="direct")
+
+
+def test_other_formats_buckets_and_streams_are_refused(spark: SparkSession, vectors: Path, tmp_path: Path) -> None:
+    """With the reason."""
+    table = spark.read.parquet(str(vectors))
+    table.write.orc(str(tmp_path / "orc"))
+    table.write.mode("overwrite").bucketBy(2, "id").saveAsTable("vectors_in_buckets")
+    stream = spark.readStream.schema(table.schema).parquet(str(vectors))
+    for frame, why in (
+        (spark.read.orc(str(tmp_path / "orc")), "its files are of the format OrcFileFormat"),
+        (spark.table("vectors_in_buckets"), "its files are buckets"),
+        (stream, "it is a stream"),
+    ):
+        with pytest.raises(si.ConfigError, match=f"but {why}"):
+            predict(frame, scan="direct")
 
 
 # --- what cannot be ----------------------------------------------------------------------------------------------------
@@ -291,3 +429,62 @@ def test_a_type_that_another_file_does_not_share_is_refused(spark: SparkSession,
     pq.write_table(pa.table({"x": ["three"]}), tmp_path / "c.parquet")
     with pytest.raises(Exception, match=r"the file file:/.*c\.parquet does not fit: the column 'x' has the type string"):
         source.to_dataframe().collect()
+
+
+def test_dates_in_the_calendar_of_spark_2_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """They would move by days; a file without dates is read."""
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
+    spark.sql("select date'1500-01-01' as d, 1 as x").write.parquet(str(tmp_path / "old.parquet"))
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
+    source = si.read_files(tmp_path / "old.parquet")
+    with pytest.raises(Exception, match=r"the file file:/.*parquet was written by Spark in the calendar .* its column 'd' holds dates"):
+        source.to_dataframe(spark).collect()
+    assert [row.y for row in si.predict(source, model(double), inputs="x", outputs="y int", keep=["x"]).collect()] == [2]
+
+
+def test_a_column_that_cannot_travel_is_refused_where_it_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    """And passed over where it is not."""
+    path = str(tmp_path / "months.parquet")
+    spark.sql("select interval '3' month as m, 1 as x").write.parquet(path)
+    with pytest.raises(si.SchemaError, match="the column 'm' has the type interval month, which cannot travel"):
+        si.predict(path, model(double), inputs="x", outputs="y int")
+    assert si.predict(path, model(double), inputs="x", outputs="y int", keep=["x"]).first().y == 2
+
+
+# --- other file systems ------------------------------------------------------------------------------------------------
+
+
+def in_another_system(folder: Path) -> Any:
+    """A file system of which Spark knows nothing, whose root is a folder."""
+    return pa.fs.SubTreeFileSystem(str(folder), pa.fs.LocalFileSystem())
+
+
+def test_a_file_system_of_pyarrows(spark: SparkSession, tmp_path: Path) -> None:
+    """Folders, globs, partition folders and hidden files as Spark has them; the types follow from the first file."""
+    for number in range(3):
+        folder = tmp_path / "data" / f"day=2024-01-0{number + 1}" / f"k={number}"
+        folder.mkdir(parents=True)
+        table = pa.table({"x": [number], "name": pa.array(["a"]).dictionary_encode(), "u": pa.array([7], pa.uint16())})
+        pq.write_table(table, folder / "a.parquet")
+        (folder / "_SUCCESS").touch()
+        (folder / ".a.crc").touch()
+    expected = spark.read.parquet(str(tmp_path / "data"))
+    system = in_another_system(tmp_path)
+    for path in ("data", "data/*/k=*/a.parquet", "da*"):
+        ours = si.read_files(path, filesystem=system).to_dataframe(spark)
+        assert rows(ours.select("x", "name", "u")) == rows(expected.select("x", "name", "u"))
+    ours = si.read_files("data", filesystem=system, filter=pc.field("k") > 0).to_dataframe(spark)
+    assert ours.schema == expected.schema
+    assert rows(ours) == rows(expected.where("k > 0"))
+    with pytest.raises(si.ConfigError, match="there is no file at nowhere"):
+        si.read_files("nowhere", filesystem=system, format="parquet").to_dataframe(spark)
+
+
+def test_a_url_that_only_fsspec_knows(spark: SparkSession, tmp_path: Path) -> None:
+    """Where Spark has no such file system, fsspec's is taken on the driver and on the workers."""
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
+    scored = si.predict(f"local://{tmp_path}/*.parquet", model(double), inputs="x", outputs="y long")
+    assert [tuple(row) for row in rows(scored)] == [(1, 2), (2, 4)]
+    with pytest.raises(si.ConfigError, match="no file system is known for nonsense://"):
+        si.predict("nonsense://a/b.parquet", model(double), inputs="x", outputs="y long")
