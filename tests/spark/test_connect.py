@@ -78,7 +78,7 @@ def test_the_workers_read_the_files(results: dict[str, Any]) -> None:
         "its plan has a filter above",
         "it computes or renames a column",
         "its plan has a project|range|it computes",
-        "the format 'orc'",
+        "its files are of the format 'orc'",
     ]
     for reason, said in zip(reasons, refused, strict=True):
         assert re.search(rf"scan='direct' needs a DataFrame that is nothing but Parquet or binary files, but ({reason})", said), said
