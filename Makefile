@@ -83,7 +83,7 @@ demo: setup java
 	$(BIN)/python -m sparkinfer demo $(if $(PHOTOS),--photos '$(PHOTOS)')
 
 notebooks: setup java
-	$(BIN)/jupyter-execute notebooks/*.ipynb
+	@for notebook in notebooks/*.ipynb; do $(BIN)/jupyter-execute "$$notebook" && echo "$$notebook ran to its end" || exit 1; done
 
 test: lint types contracts doctest pytest
 
@@ -139,4 +139,4 @@ build: setup
 	$(BIN)/python -m build --wheel --no-isolation
 
 clean:
-	rm -rf build dist demo-output spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf build dist demo-output spark-warehouse notebooks/spark-warehouse notebooks/mlruns notebooks/mlflow.db .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

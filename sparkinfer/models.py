@@ -28,7 +28,7 @@ __all__ = ["MlModel", "MlflowModel", "PythonModel", "TensorFlowModel", "TorchMod
 
 Flavor = Literal["auto", "pyfunc"]
 Ship = Literal["auto", "path", "files", "value"]
-TorchEngine = Literal["auto", "onnxruntime", "openvino", "aot", "compile", "channels_last"]
+TorchEngine = Literal["auto", "onnxruntime", "openvino", "compile", "channels_last"]
 TensorFlowEngine = Literal["auto", "openvino", "xla"]
 PathLike = str | os.PathLike[str]
 
@@ -48,8 +48,7 @@ class TorchModel:
         ship: how the bytes reach the workers. ``"path"``: every worker sees the path. ``"files"``: once per session, by Spark.
             ``"value"``: with each task. ``"auto"`` chooses.
         optimize: what runs the model; the answers are compared with the model's own on the driver before. ``None``: the model as it is.
-            ``"onnxruntime"``, ``"openvino"``, ``"aot"``: exported and compiled once on the driver, for the CPU. ``"compile"``
-            (``torch.compile``), ``"channels_last"``: where the model is loaded. ``"auto"``: the first of ONNX Runtime, OpenVINO and
+            ``"onnxruntime"``, ``"openvino"``: exported once on the driver, for the CPU. ``"compile"`` (``torch.compile``), ``"channels_last"``: where the model is loaded. ``"auto"``: the first of ONNX Runtime, OpenVINO and
             channels_last that is installed and right, on a CPU; else the model as it is, and a warning says why.
         example_inputs: for ``optimize``: inputs of the model with a leading batch axis, as it gets them after ``preprocess``: an array, a
             tuple in order, or a dict by name. ``None`` takes the shapes that the model or each ``TensorSpec`` declares, or else the

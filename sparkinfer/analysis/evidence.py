@@ -26,6 +26,7 @@ def evidence_of(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
     - ``bottleneck/steady_input_wait_fraction``: the consumer's wait on an empty queue, as a share of that.
     - ``bottleneck/steady_producer_blocked_fraction``: the producer's wait on a full queue, as a share of that.
     - ``bottleneck/steady_both_fraction``: the smaller of the two waits of each partition, as a share of that.
+    - ``bottleneck/first_wait_seconds``: the consumers' wait for the first batch of each partition, before which nothing can overlap.
     - ``bottleneck/start_up_fraction``: load, and what the first batches took beyond the median one, as a share of all wall time.
     - ``inference/python_workers_total``: worker processes.
     - ``inference/partitions_at_once_max``: partitions that ran side by side.
@@ -44,18 +45,19 @@ def evidence_of(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
 
 def _steady(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
     """Only what the recorder told apart from warm-up is compared with it: a record without is all steady."""
-    total = waited = measured = blocked = both = 0.0
+    total = waited = measured = blocked = both = before = 0.0
     for record in partitions:
         first = record.warmup_wait_seconds or 0.0
         seconds = max(0.0, record.wall_seconds - record.stages.get("model_load", 0.0) - (record.warmup_seconds or 0.0) - first)
         wait = max(0.0, record.stages.get("input_wait", 0.0) - first)
         total += seconds
         waited += wait
+        before += max(0.0, first)
         if record.producer_blocked_seconds is not None:
             measured += seconds
             blocked += record.producer_blocked_seconds
             both += min(wait, record.producer_blocked_seconds)
-    figures = {"bottleneck/steady_seconds": total}
+    figures = {"bottleneck/steady_seconds": total, "bottleneck/first_wait_seconds": before}
     if total > 0:
         figures["bottleneck/steady_input_wait_fraction"] = min(1.0, waited / total)
     if measured > 0:

@@ -13,7 +13,7 @@ After warm-up, with I = the consumer's wait on an empty queue and P = the produc
     I <  5 %, P <  5 %    balanced
     nothing ahead         serial, where either side could hide at least 5 % behind the other
 
-Start-up (20 % of all wall time) and skew (the longest partition over 1.5 times the 75th percentile and 10 s, or task slots idle a fifth of
+The wait for a partition's first rows (half of all wall time, spent in reading), start-up (20 %) and skew (the longest partition over 1.5 times the 75th percentile and 10 s, or task slots idle a fifth of
 the time) are judged beside that, and of the verdicts that hold the one with the most to gain is given.
 """
 
@@ -37,12 +37,13 @@ Kind = Literal["input-bound", "compute-bound", "transfer-bound", "balanced", "se
 _FELT = 0.05  # a wait below this share is noise: xprof's threshold for moderately input-bound
 _DOMINANT = 4.0
 _START_UP = 0.20
+_FIRST_WAIT = 0.50
 _SKEW, _SKEW_SECONDS = 1.5, 10.0
 _IDLE = 0.20
 _LEAST_SECONDS, _LEAST_BATCHES = 1.0, 10
 _SHORT_CALL = 0.005  # seconds of a model call, under which the call itself is felt
 _LARGE_BATCH = 1024
-_MOST_WORKERS = 16
+_MOST_WORKERS, _MOST_AT_WORK = 16, 4  # loader processes that wait for disks and networks, and those that compute
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def judge(run: RunMetrics | Sequence[PartitionMetrics], settings: Mapping[str, A
     case = Case(tuple(run), evidence_of(run), settings or {})
     if case.of("inference/partition_seconds_total") < _LEAST_SECONDS or not case.of("inference/batches_total"):
         return _inconclusive(case)
-    found = [verdict for verdict in (_steady(case), _start_up(case), _spread(case)) if verdict is not None]
+    found = [verdict for verdict in (_steady(case), _first_wait(case), _start_up(case), _spread(case)) if verdict is not None]
     return max(found, key=lambda verdict: verdict.gain[1] if verdict.gain else 0.0)  # the first of equals
 
 
@@ -211,7 +212,11 @@ def _advice_for_copies(case: Case) -> str:
 def _advice_for_preprocess(case: Case) -> str:
     workers = case.whole("num_workers", 0)
     needed = case.input_seconds["preprocess"] * max(1, workers) / max(1e-9, case.busy)
-    wanted = max(workers + 1, min(_MOST_WORKERS, math.ceil(min(needed, _MOST_WORKERS))))
+    keeps_a_core = not workers and case.of("inference/cpu_seconds_total") > case.of("inference/partition_seconds_total") / 2
+    most = _MOST_AT_WORK if keeps_a_core else _MOST_WORKERS
+    wanted = max(workers + 1, math.ceil(min(needed, most)))
+    if keeps_a_core:
+        return f"Set num_workers={wanted}, and spark.task.cpus to {wanted + 1}: preprocess computes, so each loader process needs a core of its own."
     return f"Set num_workers={wanted}: so many loader processes keep pace with the model, if the executor has the cores for them."
 
 
@@ -283,7 +288,24 @@ def _advice_for_model(case: Case, batch: int) -> tuple[str, float, float]:
     return f"Set batch_size={2 * batch} and compare: the model's own calls are what takes the time.", 0.0, 1 / 2
 
 
-# --- start-up and spread -----------------------------------------------------------------------------------------------
+# --- before the first batch, start-up and spread -----------------------------------------------------------------------------------------------
+
+
+def _first_wait(case: Case) -> Verdict | None:
+    """Find a source that takes most of the time before a partition's first rows come: with few chunks nothing is left to wait for after."""
+    waited, wall = case.of("bottleneck/first_wait_seconds"), case.of("inference/partition_seconds_total")
+    read = min(waited, case.of("producer/read_seconds"))
+    if read < _LEAST_SECONDS or read < _FIRST_WAIT * wall:
+        return None
+    chunks = case.of("arrow/chunk_rows_max")
+    advice = (
+        f"Make the rows faster (a Python UDF, a join or a scan upstream), or spread them over more tasks with repartition before predict: {read:.0f} of "
+        f"{wall:.0f} s were spent in waiting for the first of them, in chunks of up to {chunks:.0f} rows."
+    )
+    evidence = case.evidence(
+        "bottleneck/first_wait_seconds", "producer/read_seconds", "inference/partition_seconds_total", "arrow/chunk_rows_max"
+    )
+    return Verdict("input-bound", "source", evidence, advice, case.gain(read))
 
 
 def _start_up(case: Case) -> Verdict | None:

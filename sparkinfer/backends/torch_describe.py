@@ -62,13 +62,20 @@ def describe(model: TorchModel) -> ModelPlan:
         return _describe_bytes(model, "export", _export_bytes(source), _export_options(source))
     if isinstance(source, nn.Module):
         return _describe_module(model, getattr(source, "_orig_mod", source))  # torch.compile's wrapper cannot travel, what it wraps can
-    if callable(source):
+    if callable(source) and not _is_keras(source):
         return _describe_factory(model, source)
     msg = f"TorchModel's source is {_kind_of(source)}, expected an nn.Module, a class or function that makes one, or a path. Other models go by PythonModel(load)"
     raise ConfigError(msg)
 
 
+def _is_keras(source: object) -> bool:
+    """Tell a Keras model, which is callable, from a factory; by name, since TensorFlow need not be here."""
+    return any(kind.__module__.partition(".")[0] in ("keras", "tf_keras") for kind in type(source).__mro__)
+
+
 def _kind_of(source: object) -> str:
+    if _is_keras(source):
+        return "a Keras model (which TensorFlowModel takes)"
     return f"the path {os.fspath(source)!r}" if isinstance(source, (str, os.PathLike)) else f"a {type(source).__name__}"
 
 

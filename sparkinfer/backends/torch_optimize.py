@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +55,7 @@ def export(
 
     Args:
         loaded: the model, on the CPU.
-        engine: ``"onnxruntime"``, ``"openvino"`` or ``"aot"``.
+        engine: ``"onnxruntime"`` or ``"openvino"``.
         inputs: sample rows, at least 2.
         free: axes of the inputs that are free besides the batch's.
         answer: what the model answered to ``inputs``.
@@ -91,7 +89,7 @@ def export(
     return _BACKENDS[engine], files, exported
 
 
-_BACKENDS = {"onnxruntime": "onnx_runtime", "openvino": "openvino_runtime", "aot": "torch_aot"}
+_BACKENDS = {"onnxruntime": "onnx_runtime", "openvino": "openvino_runtime"}
 
 
 class _Flat(nn.Module):
@@ -139,9 +137,7 @@ def _onnx(program: Any, inputs: int, outputs: int) -> bytes:
         msg = f"torch cannot write the model as ONNX ({_told(error)})"
         raise ModelLoadError(msg) from error
     if not content:
-        msg = (
-            f"as ONNX the model takes {size / 2**30:.1f} GiB, and an ONNX model in one file can hold 2: say optimize='aot' or leave it out"
-        )
+        msg = f"as ONNX the model takes {size / 2**30:.1f} GiB, and an ONNX model in one file can hold 2: leave optimize out"
         raise ModelLoadError(msg)
     return content
 
@@ -158,21 +154,7 @@ def _openvino_files(program: Any, inputs: int, outputs: int) -> tuple[ModelFile,
     return memory_file("graph", graph, ".xml"), memory_file("weights", weights, ".bin")
 
 
-_AOT = {"cpp.dynamic_threads": True}  # else the code keeps the number of threads that the driver had
-
-
-def _aot_file(program: Any, inputs: int, outputs: int) -> tuple[ModelFile, ...]:
-    del inputs, outputs
-    try:
-        with tempfile.TemporaryDirectory(prefix="sparkinfer-") as folder:
-            path = torch._inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"), inductor_configs=_AOT)  # noqa: SLF001 - documented under this name
-            return (memory_file("model", Path(path).read_bytes(), ".pt2"),)
-    except Exception as error:
-        msg = f"torch cannot compile the model ahead of time ({_told(error)}): it needs a C++ compiler on the driver"
-        raise ModelLoadError(msg) from error
-
-
-_WRITERS = {"onnxruntime": _onnx_file, "openvino": _openvino_files, "aot": _aot_file}
+_WRITERS = {"onnxruntime": _onnx_file, "openvino": _openvino_files}
 
 
 def _shape(tensor: torch.Tensor, free: frozenset[int]) -> tuple[int | None, ...]:

@@ -32,6 +32,8 @@ _EXTRAS = {
     "torch": ("PyTorch models", "torch"),
     "safetensors": ("safetensors weights", "torch"),
     "tensorflow": ("TensorFlow and Keras models", "tensorflow"),
+    "onnxruntime": ("optimize='onnxruntime'", "onnx"),
+    "openvino": ("optimize='openvino'", "openvino"),
     "mlflow": ("runs in MLflow", "mlflow"),
     "matplotlib": ("the report", "report"),
     "psutil": ("figures of the hosts", "host"),
@@ -122,6 +124,7 @@ def examine_driver(here: Mapping[str, Any], spark: str | None, java: str | None)
     fits = numbers(here["python"]) >= least
     mend = "" if fits else f"install Python {_dotted(least)} or newer for this Spark"
     yield Check("driver", "Python", "ok" if fits else "wrong", f"{here['python']} ({here['executable']})", mend)
+    yield from _check_path(here["executable"])
     yield Check("driver", "sparkinfer", "ok", __version__)
     yield from _check_packages("driver", here["packages"], known)
     for name, (purpose, extra) in _EXTRAS.items():
@@ -130,6 +133,17 @@ def examine_driver(here: Mapping[str, Any], spark: str | None, java: str | None)
             yield Check("driver", name, "not needed", f"not installed: without it no {purpose}", f"pip install 'sparkinfer[{extra}]'")
         else:
             yield Check("driver", name, "ok", there)
+
+
+def _check_path(executable: str) -> Iterator[Check]:
+    """Tell where a session that says nothing would give its workers another Python than this one."""
+    told = next((name for name in ("PYSPARK_PYTHON", "SPARK_REMOTE") if os.environ.get(name)), None)
+    found = shutil.which("python3")
+    if (
+        told is None and found is not None and not Path(found).parent.samefile(Path(executable).parent)
+    ):  # a link in .venv/bin is not followed
+        mend = f"activate the environment, or set PYSPARK_PYTHON={executable}"
+        yield Check("driver", "python3", "not needed", f"the PATH's is {found}, which the workers of a session that says nothing run", mend)
 
 
 def _check_spark(spark: str | None, known: Supported | None) -> Check:
@@ -232,7 +246,7 @@ def examine_workers(answers: Iterable[Mapping[str, Any]], here: Mapping[str, Any
     )
     mend = "install it there, or send it: spark-submit --py-files sparkinfer.zip (docs/jobs.md)"
     yield from _same("sparkinfer", mend, several, lambda one: one["sparkinfer"], here)
-    for name in (*OURS, "torch", "tensorflow"):
+    for name in (*OURS, "torch", "tensorflow", "onnxruntime", "openvino"):
         optional = name not in OURS
         if optional and here["packages"][name] is None:
             continue

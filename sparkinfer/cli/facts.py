@@ -26,6 +26,8 @@ PACKAGES = {  # what is imported: the distributions that bring it
     "torch": ("torch",),
     "safetensors": ("safetensors",),
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
+    "openvino": ("openvino",),
     "mlflow": ("mlflow", "mlflow-skinny"),
     "matplotlib": ("matplotlib",),
     "psutil": ("psutil",),

@@ -253,7 +253,17 @@ def _call(model: LoadedModel, inputs: Inputs) -> Any:
         raise
     except Exception as error:
         kind = OutOfMemoryFault if is_out_of_memory(error) else Breach if is_device_lost(error) else Fault
-        raise kind(PredictError, f"the model raised {type(error).__name__}: {error}") from error
+        raise kind(PredictError, f"the model raised {type(error).__name__}: {error}{_hint(error)}") from error
+
+
+def _hint(error: Exception) -> str:
+    """Say what to do about what frameworks say of types in their own words."""
+    if any(told in str(error) for told in ("must have the same dtype", "expected scalar type", "must be Tensor, not list")):
+        return (
+            ". If it computes in other numbers than the column holds, say so: inputs=(column, TensorSpec('float32', shape)); text becomes numbers "
+            "in preprocess"
+        )
+    return ""
 
 
 def _postprocess(pickled: bytes, result: Any) -> Any:

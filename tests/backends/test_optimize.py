@@ -395,7 +395,7 @@ def test_auto_leaves_alone_what_spark_gives_cards_to() -> None:
         assert any("there are CUDA cards" in str(one.message) for one in told) == (engine is None)
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "openvino", "aot"])
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_an_engine_of_the_cpu_and_a_card_do_not_go_together(engine: str) -> None:
     """What was named twice over is not guessed."""
     with pytest.raises(ConfigError, match=f"optimize='{engine}' runs on the CPU, but device is 'cuda:0'"):
@@ -429,14 +429,12 @@ def test_channels_last_changes_no_answer() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["aot", "compile"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_compiled_code_answers_as_the_model(engine: str) -> None:
-    """Ahead of time on the driver, or where the model is loaded."""
-    if not hasattr(torch, "_inductor") or torch.__version__ < "2.6":
-        pytest.skip("AOTInductor's packages need torch 2.6")
+def test_compiled_code_answers_as_the_model() -> None:
+    """Compiled where the model is loaded."""
     alike(
-        scored(si.TorchModel(ByName(), optimize=engine), outputs=OUTPUTS[ByName]), scored(si.TorchModel(ByName()), outputs=OUTPUTS[ByName])
+        scored(si.TorchModel(ByName(), optimize="compile"), outputs=OUTPUTS[ByName]),
+        scored(si.TorchModel(ByName()), outputs=OUTPUTS[ByName]),
     )
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import save_file, save_model
 from torch import nn
 
+import sparkinfer as si
 from sparkinfer.backends.torch import BACKEND
 from sparkinfer.backends.torch_pt2 import hidden_code
 from sparkinfer.backends.torch_values import to_arrays, to_tensor
@@ -621,3 +623,16 @@ def test_a_class_without_weights_is_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"another, untrained network in every worker\. Give weights=path"):
         TorchModel(Net).describe()
+
+
+def test_a_keras_model_is_no_factory() -> None:
+    """It is callable, too: told on the driver, with the class that takes it."""
+    keras = pytest.importorskip("keras", reason="Keras is not installed")
+    with pytest.raises(ConfigError, match="source is a Keras model \\(which TensorFlowModel takes\\)"):
+        si.TorchModel(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])).describe()
+
+
+def test_integers_into_a_float_network_are_told_the_way_out() -> None:
+    """torch's own words name no column and no cure."""
+    with pytest.raises(PredictError, match=r"inputs=\(column, TensorSpec\('float32', shape\)\)"):
+        si.predict_local(pa.table({"x": [[1, 2]] * 3}), si.TorchModel(torch.nn.Linear(2, 1)), inputs="x", outputs="y array<float>")

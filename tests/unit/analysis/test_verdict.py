@@ -28,7 +28,7 @@ from sparkinfer.metrics import (
 
 SETTING = re.compile(
     r"num_workers=|prefetch_batches=|batch_size=|max_records_per_batch=|threads=|precision=|optimize=|pin_memory=|road=|models_per_worker|"
-    r"repartition\(\d+\)|TensorSpec\(|spark\.python\.worker\.reuse=|\bkeep\b|\bpostprocess\b"
+    r"repartition\b|TensorSpec\(|spark\.python\.worker\.reuse=|\bkeep\b|\bpostprocess\b"
 )
 
 
@@ -105,6 +105,29 @@ CASES = {
         [record(input_wait=6.0, compute=4.0, blocked=None, producer={"read": 1.0, "preprocess": 20.0})],
         {"num_workers": 2},
         ("input-bound", "preprocess", "num_workers=5"),
+    ),
+    "a preprocess that computes": (
+        [record(input_wait=9.0, compute=1.0, cpu_seconds=9.5, producer={"read": 0.1, "preprocess": 9.0})],
+        {"num_workers": 0},
+        ("input-bound", "preprocess", "num_workers=4"),
+    ),
+    "a preprocess that waits for a disk": (
+        [record(input_wait=9.0, compute=1.0, cpu_seconds=1.5, producer={"read": 0.1, "preprocess": 9.0})],
+        {"num_workers": 0},
+        ("input-bound", "preprocess", "num_workers=9"),
+    ),
+    "rows that come late, all in one chunk": (
+        [record(n, input_wait=10.0, warmup_wait_seconds=9.9, compute=0.2, producer={"read": 9.8}, chunks=1) for n in range(2)],
+        {},
+        ("input-bound", "source", "repartition"),
+    ),
+    "rows that come late, behind a model that is loaded meanwhile": (
+        [
+            record(n, input_wait=10.0, warmup_wait_seconds=9.9, model_load=2.5, model_loads=1, pid=n, compute=0.2, producer={"read": 9.8})
+            for n in range(2)
+        ],
+        {},
+        ("input-bound", "source", "repartition"),
     ),
     "a preprocess inside tf.data, which tells nothing": (
         [record(input_wait=6.0, compute=4.0, producer={"read": 0.5})],
