@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -431,11 +433,18 @@ def test_channels_last_changes_no_answer() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_compiled_code_answers_as_the_model() -> None:
-    """Compiled where the model is loaded."""
-    alike(
-        scored(si.TorchModel(ByName(), optimize="compile"), outputs=OUTPUTS[ByName]),
-        scored(si.TorchModel(ByName()), outputs=OUTPUTS[ByName]),
+    """Compiled where the model is loaded; in a process of its own, since compiled code crashed one in which all other engines had run."""
+    program = (
+        "import torch, pyarrow as pa, sparkinfer as si\n"
+        "net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()\n"
+        "data = pa.table({'x': [[float(i), 1.0, 2.0, 3.0] for i in range(10)]})\n"
+        "said = {'inputs': ('x', si.TensorSpec('float32', (4,))), 'outputs': 'y array<float>'}\n"
+        "one = si.predict_local(data, si.TorchModel(net, optimize='compile'), **said)['y'].to_pylist()\n"
+        "other = si.predict_local(data, si.TorchModel(net), **said)['y'].to_pylist()\n"
+        "print(float((torch.tensor(one) - torch.tensor(other)).abs().max()) < 1e-5)\n"
     )
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=500, check=False)
+    assert ended.stdout.split()[-1:] == ["True"], ended.stderr
 
 
 # --- where the sample comes from ---------------------------------------------------------------------------------------
