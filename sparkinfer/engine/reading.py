@@ -33,6 +33,8 @@ __all__ = ["FileFormat", "FileWork", "Origins", "Reading", "file_columns", "leav
 FileFormat = Literal["parquet", "binary", "text"]
 _CHUNK_BYTES = 8 << 20  # decoded by one core in some 20 ms; larger ones leave the cache: twice the CPU from 64 MB on
 _MOST_BYTES = 64 << 20  # a chunk that is made larger to hold a whole batch
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_HADOOPS_OWN = (".lz4", ".snappy", ".deflate")  # blocks with lengths of its own between them
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 
@@ -165,7 +167,8 @@ class Reading:
         told |= {name.lower(): value for name, value in file.constants}
         wanted = {one.name.lower() for one in self.schema}
         if wanted & {"content", "value"}:
-            with system.open_input_stream(path) as stream:
+            compression = _compression(path) if "value" in wanted else None
+            with system.open_input_stream(path, compression=compression) as stream:
                 told["content"] = stream.read()
             if "value" in wanted:
                 told["value"] = str(told["content"], "utf-8")
@@ -174,6 +177,15 @@ class Reading:
     def _rows(self, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
         columns = [pa.array([row[one.name.lower()] for row in rows], one.type) for one in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _compression(path: str) -> str | None:
+    """Tell how a text file is compressed: by its suffix, as Spark's reader of text does; its reader of binary files takes the bytes as they are."""
+    suffix = path[path.rfind(".") :].lower()
+    if suffix in _HADOOPS_OWN:
+        msg = f"is compressed in a way of Hadoop's own ({suffix}): read it with spark.read.text(path, wholetext=True)"
+        raise Unfit(msg)
+    return _COMPRESSIONS.get(suffix)
 
 
 @contextmanager

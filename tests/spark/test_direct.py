@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -181,6 +182,19 @@ def test_text_files_are_rows(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "3.txt").write_bytes(b"\xff")
     with pytest.raises(Exception, match=r"the file file:/.*3\.txt cannot be read \(UnicodeDecodeError"):
         si.read_files(tmp_path).to_dataframe(spark).collect()
+
+
+def test_compressed_files_are_what_they_are_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Of binary files the bytes as they lie there; of text what was compressed; what only Hadoop writes is refused."""
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"hello " * 100))
+    path = str(tmp_path / "a.txt.gz")
+    ours, theirs = si.read_files(path, format="binary").to_dataframe(spark), spark.read.format("binaryFile").load(path)
+    assert rows(ours) == rows(theirs)
+    text = si.read_files(path, format="text").to_dataframe(spark).first().value
+    assert text == spark.read.text(path, wholetext=True).first().value == "hello " * 100
+    (tmp_path / "a.txt.gz").rename(tmp_path / "a.lz4")
+    with pytest.raises(Exception, match=r"a\.lz4 is compressed in a way of Hadoop's own"):
+        si.read_files(tmp_path / "a.lz4", format="text").to_dataframe(spark).collect()
 
 
 def test_a_bad_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
