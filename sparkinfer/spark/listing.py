@@ -2,23 +2,25 @@
 
 Runs on: driver.
 
-Invariant: what Spark would pass over is passed over (names that begin with ``_`` or ``.``); the order is that of the paths.
+Invariant: what Spark would pass over is passed over (names that begin with ``_`` or ``.``); a file is there once,
+and the order is that of the names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from pyarrow import fs
 
 from sparkinfer.engine.places import locate_url, scheme_of
 from sparkinfer.exceptions import ConfigError
-from sparkinfer.spark.partition_folders import folders_below, unbraced
+from sparkinfer.spark.partition_folders import folders_below, part_matches, unbraced
 
 __all__ = ["Listed", "list_files"]
+
+_SIGNS = "*?[\\"
 
 
 @dataclass(frozen=True)
@@ -44,35 +46,37 @@ def list_files(paths: Sequence[str], file_system: Any) -> list[Listed]:
     Raises:
         ConfigError: a path leads to no file.
     """
-    return [one for path in paths for pattern in unbraced(path) for one in _list(pattern, file_system)]
+    found = {one.url: one for path in reversed(paths) for one in _list(path, file_system)}
+    return [found[url] for url in sorted(found)]
 
 
 def _list(pattern: str, file_system: Any) -> list[Listed]:
     system, path = locate_url(pattern, file_system)
     head = pattern[: len(pattern) - len(path)] if pattern.endswith(path) else f"{scheme_of(pattern)}://"
     prefix = "" if file_system is not None else head
-    found = [one for one in _found(system, path) if not _hidden(one, path)]
+    patterns = unbraced(path)
+    found = {one for each in patterns for one in _found(system, each) if not _hidden(one, each)}
     if not found:
         msg = f"there is no file at {pattern}: give a file, a folder or a glob that leads to some"
         raise ConfigError(msg)
-    return [Listed(f"{prefix}{one}", folders_below(one, [path])) for one in sorted(found)]
+    return [Listed(f"{prefix}{one}", folders_below(one, patterns) or []) for one in sorted(found)]
 
 
 def _found(system: fs.FileSystem, path: str) -> list[str]:
-    if not any(sign in path for sign in "*?["):
+    if not any(sign in path for sign in _SIGNS):
         info = system.get_file_info(path)
         if info.type is fs.FileType.File:
             return [path]
         return _below(system, path)
     parts = path.split("/")
-    fixed = next(at for at, part in enumerate(parts) if any(sign in part for sign in "*?["))
+    fixed = next(at for at, part in enumerate(parts) if any(sign in part for sign in _SIGNS))
     wanted = parts[fixed:]
     return [one for one in _below(system, "/".join(parts[:fixed])) if _matches(one.split("/")[fixed:], wanted)]
 
 
 def _matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
     """Tell whether a path is what the glob names, or lies in a folder that it names."""
-    return len(parts) >= len(wanted) and all(fnmatchcase(part, one) for part, one in zip(parts, wanted, strict=False))
+    return len(parts) >= len(wanted) and all(part_matches(part, one) for part, one in zip(parts, wanted, strict=False))
 
 
 def _below(system: fs.FileSystem, folder: str) -> list[str]:

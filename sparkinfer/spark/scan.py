@@ -9,7 +9,7 @@ folders; what a partition gets is fixed here, with each file's size and time.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +32,7 @@ from sparkinfer.exceptions import ConfigError, ReadError, SchemaError
 from sparkinfer.pickling import dumps
 from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.listing import Listed, list_files
-from sparkinfer.spark.partition_folders import below_host, constants_of, folders_below, infer_types, unbraced
+from sparkinfer.spark.partition_folders import below_host, constants_of, folders_below, infer_types, named_folders, unbraced
 from sparkinfer.spark.session import active_or_local_session, is_connect, setting, setting_is_on
 from sparkinfer.spark.types import carried_by_arrow, from_file, sent_as
 
@@ -304,7 +304,13 @@ def _read(session: Any, kind: str, paths: Sequence[str]) -> DataFrame:
 
 
 def table_of(
-    source: FileSource, session: Any, kind: FileFormat, schema: spark.StructType, urls: Sequence[str], roots: Sequence[str]
+    source: FileSource,
+    session: Any,
+    kind: FileFormat,
+    schema: spark.StructType,
+    urls: Sequence[str],
+    roots: Sequence[str],
+    partitions: Collection[str] = (),
 ) -> FileTable:
     """Make a table of files that Spark listed and typed.
 
@@ -315,12 +321,50 @@ def table_of(
         schema: Spark's, partition columns among it.
         urls: the files.
         roots: below which folders are partitions.
+        partitions: the columns that Spark is known to take from the names of folders.
+
+    Raises:
+        ConfigError: a file has no value for a column that others find in the names of their folders.
     """
     if kind == "text":
         schema = spark.StructType([*_TEXT.fields, *schema.fields[len(_BINARY.fields) :]])
-    patterns = [pattern for root in roots for pattern in unbraced(below_host(root))]
-    listed = [Listed(url, folders_below(unquote(below_host(url)), patterns)) for url in urls]
-    return FileTable(source=source, session=session, format=kind, whole=schema, files=_files(listed, schema, session, None))
+    if kind != "parquet":
+        partitions = [one.name for one in schema.fields if one.name not in (*_BINARY.names, *_TEXT.names)]
+    given = [below_host(root) for root in roots]
+    patterns = [pattern for root in given if root.startswith("/") for pattern in unbraced(root)]
+    names = {one.name.lower() for one in schema.fields}
+    listed = []
+    for url in sorted(set(urls)):
+        path = unquote(below_host(url))
+        folders = folders_below(path, patterns) if given else []
+        if folders is None:
+            _check_no_partitions(url, named_folders(path.split("/")[:-1]), names, roots)
+        listed.append(Listed(url, folders or []))
+    return FileTable(source=source, session=session, format=kind, whole=schema, files=_files(listed, schema, session, None, partitions))
+
+
+def _check_no_partitions(url: str, folders: Sequence[tuple[str, str]], names: Collection[str], roots: Sequence[str]) -> None:
+    """Refuse a file below none of the paths, with folders that may be columns: nobody says from where on they are."""
+    found = [name for name, _ in folders if name.lower() in names]
+    if found:
+        msg = (
+            f"the file {shown(url)} lies below none of the paths ({', '.join(map(shown, roots))}) as they are spelt, so that it is not known whether its "
+            f"folder {found[0]}= is the column {found[0]!r}: give absolute paths without links"
+        )
+        raise ConfigError(msg)
+
+
+def _check_complete(files: Sequence[SourceFile], partitions: Collection[str]) -> None:
+    """See that all files have a value for each partition column: none is filled with nulls."""
+    wanted = {*partitions, *(name for file in files for name, _ in file.constants)}
+    for file in files:
+        missing = sorted(wanted - {name for name, _ in file.constants})
+        if missing:
+            msg = (
+                f"the file {shown(file.url)} has no folder {missing[0]}=, from which the column {missing[0]!r} would have its value, as other files do: "
+                "give a path below which all files are in such folders"
+            )
+            raise ConfigError(msg)
 
 
 def _by_pyarrow(source: FileSource, session: Any) -> FileTable:
@@ -343,11 +387,25 @@ def _schema_in(url: str, file_system: Any) -> spark.StructType:
         msg = f"the file {shown(url)} cannot be read as Parquet: {error}"
         raise ReadError(msg) from error
     if written is not None:
-        return spark.StructType.fromJson(json.loads(written))
+        told: spark.StructType = _nullable(spark.StructType.fromJson(json.loads(written)))
+        return told
     return spark.StructType([spark.StructField(one.name, from_file(one.type, one.name)) for one in schema])
 
 
-def _files(listed: Sequence[Listed], schema: spark.StructType, session: Any, file_system: Any) -> tuple[SourceFile, ...]:
+def _nullable(data_type: Any) -> Any:
+    """Allow nulls everywhere, as Spark does for what it reads: one file's word on its nulls does not bind the next file."""
+    if isinstance(data_type, spark.StructType):
+        return spark.StructType([spark.StructField(one.name, _nullable(one.dataType), metadata=one.metadata) for one in data_type.fields])
+    if isinstance(data_type, spark.ArrayType):
+        return spark.ArrayType(_nullable(data_type.elementType))
+    if isinstance(data_type, spark.MapType):
+        return spark.MapType(_nullable(data_type.keyType), _nullable(data_type.valueType))
+    return data_type
+
+
+def _files(
+    listed: Sequence[Listed], schema: spark.StructType, session: Any, file_system: Any, partitions: Collection[str] = ()
+) -> tuple[SourceFile, ...]:
     zone = setting(session, "spark.sql.session.timeZone") or "UTC"
     files = []
     for one, info in zip(listed, infos([one.url for one in listed], file_system), strict=True):
@@ -358,6 +416,7 @@ def _files(listed: Sequence[Listed], schema: spark.StructType, session: Any, fil
             )
             raise ReadError(msg)
         files.append(SourceFile(one.url, info.size, info.mtime_ns, constants_of(one.folders, schema, zone, shown(one.url))))
+    _check_complete(files, partitions)
     return tuple(files)
 
 

@@ -280,6 +280,38 @@ def test_other_formats_buckets_and_streams_are_refused(spark: SparkSession, vect
             predict(frame, scan="direct")
 
 
+def test_options_that_may_change_rows_are_refused(spark: SparkSession, vectors: Path) -> None:
+    """Those that do not are known by name."""
+    assert predict(spark.read.option("mergeSchema", "true").parquet(str(vectors)), scan="direct").count() == ROWS
+    for option, value in (("ignoreCorruptFiles", "true"), ("datetimeRebaseMode", "LEGACY"), ("anythingNew", "1")):
+        with pytest.raises(si.ConfigError, match=f"it is read with the option '{option.lower()}', which may change its rows"):
+            predict(spark.read.option(option, value).parquet(str(vectors)), scan="direct")
+
+
+def test_a_path_given_twice_is_refused_where_spark_reads_it_twice(spark: SparkSession, vectors: Path) -> None:
+    """``read_files`` takes a file once, however often it is named, in the order of the names."""
+    for paths in ((vectors, vectors), (vectors, vectors / "p1.parquet")):
+        frame = spark.read.parquet(*map(str, paths))
+        assert frame.count() > ROWS
+        with pytest.raises(si.ConfigError, match="twice, or one below another"):
+            predict(frame, scan="direct")
+        assert [row.id for row in predict(si.read_files([*reversed(paths)])).collect()] == list(range(ROWS))
+    system = in_another_system(vectors)
+    source = si.read_files(["p1.parquet", "*", "p1.parquet"], filesystem=system, format="parquet")
+    assert [row.id for row in predict(source).collect()] == list(range(ROWS))
+
+
+def test_columns_that_came_with_a_default_are_refused(spark: SparkSession) -> None:
+    """The rows that were there have the value, and the files do not."""
+    spark.sql("drop table if exists grown")
+    spark.sql("create table grown (x int) using parquet")
+    spark.sql("insert into grown values (1), (2)")
+    spark.sql("alter table grown add column c int default 42")
+    assert [row.c for row in spark.table("grown").collect()] == [42, 42]
+    with pytest.raises(si.ConfigError, match="its column 'c' has the default 42 where the files lack it"):
+        si.predict(spark.table("grown"), model(double), inputs="x", outputs="y int", scan="direct")
+
+
 # --- what cannot be ----------------------------------------------------------------------------------------------------
 
 
@@ -413,6 +445,33 @@ def test_partition_folders_become_columns(spark: SparkSession, tmp_path: Path) -
     source = si.read_files(tmp_path, format="parquet", filter=pc.field("day") == date(2024, 1, 2))
     scored = si.predict(source, model(double), inputs="n", outputs="y long", keep=["kind", "x"])
     assert [tuple(row) for row in rows(scored)] == [("c d", 2, 4), (None, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "root", ["g/../g/b1", "g/[^z]*", "g/b[0-9]", "g//b?", "g/{b1,none}", "g/[!a]1", r"with \[a\]", "g/b1/day=3", "g/b1/*/*"]
+)
+def test_partition_columns_have_their_values_however_the_path_is_spelt(spark: SparkSession, tmp_path: Path, root: str) -> None:
+    """Hadoop's globs, its escapes, ``..``: read by name, and by a DataFrame's own files."""
+    for folder in ("g/b1/day=3", "g/zz/day=4", "with [a]/day=5"):
+        (tmp_path / folder).mkdir(parents=True)
+        pq.write_table(pa.table({"x": [1.0]}), tmp_path / folder / "a.parquet")
+    path = f"file://{tmp_path}/{root}"
+    theirs = spark.read.parquet(path)
+    ours = si.read_files(path, format="parquet").to_dataframe(spark)
+    assert ours.schema == theirs.schema
+    assert rows(ours) == rows(theirs)
+    scored = si.predict(theirs, model(double), inputs="x", outputs="y double", scan="direct").drop("y")
+    assert rows(scored) == rows(theirs)
+
+
+def test_a_file_without_the_partition_folder_of_others_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """It would have nulls where Spark leaves it out."""
+    (tmp_path / "day=3").mkdir()
+    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "day=3" / "a.parquet")
+    pq.write_table(pa.table({"x": [2.0]}), tmp_path / "b.parquet")
+    for more in ({}, {"filesystem": in_another_system(tmp_path)}):
+        with pytest.raises(si.ConfigError, match=r"b\.parquet has no folder day=, from which the column 'day'"):
+            si.read_files("" if more else tmp_path, format="parquet", **more).to_dataframe(spark)
 
 
 def test_files_may_differ_in_order_and_lack_columns(spark: SparkSession, tmp_path: Path) -> None:
