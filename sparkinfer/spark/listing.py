@@ -14,7 +14,8 @@ from typing import Any
 
 from pyarrow import fs
 
-from sparkinfer.engine.places import locate_url, scheme_of
+from sparkinfer.artifacts import without_userinfo
+from sparkinfer.engine.places import locate_url, url_of
 from sparkinfer.exceptions import ConfigError
 from sparkinfer.spark.partition_folders import folders_below, part_matches, unbraced
 
@@ -51,15 +52,14 @@ def list_files(paths: Sequence[str], file_system: Any) -> list[Listed]:
 
 
 def _list(pattern: str, file_system: Any) -> list[Listed]:
-    system, path = locate_url(pattern, file_system)
-    head = pattern[: len(pattern) - len(path)] if pattern.endswith(path) else f"{scheme_of(pattern)}://"
-    prefix = "" if file_system is not None else head
+    literal = pattern if file_system is not None else pattern.replace("%", "%25")  # as Hadoop takes what is given: no sign is encoded in it
+    system, path = locate_url(literal, file_system)
     patterns = unbraced(path)
     found = {one for each in patterns for one in _found(system, each) if not _hidden(one, each)}
     if not found:
-        msg = f"there is no file at {pattern}: give a file, a folder or a glob that leads to some"
+        msg = f"there is no file at {without_userinfo(pattern)}: give a file, a folder or a glob that leads to some"
         raise ConfigError(msg)
-    return [Listed(f"{prefix}{one}", folders_below(one, patterns) or []) for one in sorted(found)]
+    return [Listed(one if file_system is not None else url_of(one, pattern), folders_below(one, patterns) or []) for one in sorted(found)]
 
 
 def _found(system: fs.FileSystem, path: str) -> list[str]:
