@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs, types
 
 from sparkinfer.engine.places import locate_url
-from sparkinfer.engine.retype import Unfit, find, retype
+from sparkinfer.engine.retype import Unfit, find_all, retype
 from sparkinfer.exceptions import ReadError
 from sparkinfer.pickling import loads
 
@@ -143,9 +144,10 @@ class Reading:
         with open_parquet(system, path) as file:
             constants = dict(split.file.constants)
             names = file.schema_arrow.names
-            found = {one.name: find(names, one.name, fold=self.fold) for one in self.schema if one.name not in constants}
+            found = find_all(names, (one.name for one in self.schema if one.name not in constants), fold=self.fold)
             at = sorted({position for position in found.values() if position is not None})
-            order = {name: None if position is None else at.index(position) for name, position in found.items()}
+            numbers = {position: number for number, position in enumerate(at)}
+            order = {name: None if position is None else numbers[position] for name, position in found.items()}
             _check_calendar(file, at, old=self.old_calendar)
             indices = file_columns(file.schema_arrow, at)
             most = self._rows_at_once(split, 0 if not indices else _measured(file, (split.groups or (0,))[0], indices))
@@ -319,8 +321,8 @@ def _measured(file: pq.ParquetFile, group: int, leaves: Sequence[int]) -> int:
 
 def file_columns(schema: pa.Schema, positions: Sequence[int]) -> list[int]:
     """Give the leaf columns of a Parquet file that make up top-level columns."""
-    counts = [leaves(one.type) for one in schema]
-    return [leaf for at in positions for leaf in range(sum(counts[:at]), sum(counts[: at + 1]))]
+    ends = [0, *accumulate(leaves(one.type) for one in schema)]
+    return [leaf for at in positions for leaf in range(ends[at], ends[at + 1])]
 
 
 def leaves(data_type: Any) -> int:

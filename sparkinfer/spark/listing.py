@@ -31,10 +31,12 @@ class Listed:
     Attributes:
         url: the file.
         folders: names and values, outermost first.
+        info: size and time, where the listing told them.
     """
 
     url: str
     folders: list[tuple[str, str]]
+    info: fs.FileInfo | None = None
 
 
 def list_files(paths: Sequence[str], file_system: Any) -> list[Listed]:
@@ -55,23 +57,26 @@ def _list(pattern: str, file_system: Any) -> list[Listed]:
     literal = pattern if file_system is not None else pattern.replace("%", "%25")  # as Hadoop takes what is given: no sign is encoded in it
     system, path = locate_url(literal, file_system)
     patterns = unbraced(path)
-    found = {one for each in patterns for one in _found(system, each) if not _hidden(one, each)}
+    found = {one.path: one for each in patterns for one in _found(system, each) if not _hidden(one.path, each)}
     if not found:
         msg = f"there is no file at {without_userinfo(pattern)}: give a file, a folder or a glob that leads to some"
         raise ConfigError(msg)
-    return [Listed(one if file_system is not None else url_of(one, pattern), folders_below(one, patterns) or []) for one in sorted(found)]
+    return [
+        Listed(one if file_system is not None else url_of(one, pattern), folders_below(one, patterns) or [], found[one])
+        for one in sorted(found)
+    ]
 
 
-def _found(system: fs.FileSystem, path: str) -> list[str]:
+def _found(system: fs.FileSystem, path: str) -> list[fs.FileInfo]:
     if not any(sign in path for sign in _SIGNS):
         info = system.get_file_info(path)
         if info.type is fs.FileType.File:
-            return [path]
+            return [info]
         return _below(system, path)
     parts = path.split("/")
     fixed = next(at for at, part in enumerate(parts) if any(sign in part for sign in _SIGNS))
     wanted = parts[fixed:]
-    return [one for one in _below(system, "/".join(parts[:fixed])) if _matches(one.split("/")[fixed:], wanted)]
+    return [one for one in _below(system, "/".join(parts[:fixed])) if _matches(one.path.split("/")[fixed:], wanted)]
 
 
 def _matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
@@ -79,9 +84,9 @@ def _matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
     return len(parts) >= len(wanted) and all(part_matches(part, one) for part, one in zip(parts, wanted, strict=False))
 
 
-def _below(system: fs.FileSystem, folder: str) -> list[str]:
+def _below(system: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
     selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
-    return [info.path for info in system.get_file_info(selector) if info.type is fs.FileType.File]
+    return [info for info in system.get_file_info(selector) if info.type is fs.FileType.File]
 
 
 def _hidden(path: str, given: str) -> bool:

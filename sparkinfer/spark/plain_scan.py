@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -104,17 +105,24 @@ def _check_options(given: Iterable[str]) -> None:
 
 def _check_apart(paths: Sequence[str], urls: Sequence[str]) -> None:
     """Refuse paths that lead to a file twice: Spark then has its rows twice, and names the file once."""
-    spelt = sorted(below_host(path).rstrip("/") + "/" for path in paths)
+    if len(paths) > 1 and not all(below_host(path).startswith("/") for path in paths):
+        _refuse("it has several paths, one of them relative to the server's folder, so that nobody knows whether they overlap")
+    spelt = sorted(f"{_spelt(path)}/" for path in paths)
     twice = [one for one, following in pairwise(spelt) if following.startswith(one)]
     globs = [unbraced(below_host(path)) for path in paths if any(sign in path for sign in "*?[{\\")]
     for url in urls if globs and len(paths) > 1 else ():
         path = unquote(below_host(url))
-        times = sum(folders_below(path, patterns) is not None for patterns in globs) + sum(
-            path.startswith(one.rstrip("/")) for one in spelt
-        )
+        times = sum(folders_below(path, patterns) is not None for patterns in globs)
+        times += sum(f"{_spelt(unquote(url))}/".startswith(one) for one in spelt)
         twice += [url] if times > 1 else []
     if twice:
         _refuse(f"it has the path {shown(twice[0].rstrip('/'))} twice, or one below another, and rows that Spark reads twice")
+
+
+def _spelt(path: str) -> str:
+    """Give host and path in one spelling."""
+    host = path.partition("://")[2].partition("/")[0] if "://" in path else ""
+    return host + normpath(below_host(path)).rstrip("/")
 
 
 # --- classic: Catalyst's analyzed plan ---------------------------------------------------------------------------------
@@ -221,4 +229,6 @@ def _unresolved(expression: Any) -> str:
     name = str(expression.unresolved_attribute.unparsed_identifier)
     if not _PLAIN_NAME.fullmatch(name):
         _refuse(f"its column {name} may be a part of another")
+    if name.strip("`").lower() == "_metadata":
+        _refuse("its column '_metadata' is none of the files' own")
     return name

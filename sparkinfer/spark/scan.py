@@ -27,7 +27,7 @@ from sparkinfer.arguments import check_columns
 from sparkinfer.artifacts import without_userinfo
 from sparkinfer.engine.places import absolute, infos, locate_url
 from sparkinfer.engine.reading import FileFormat, FileWork, Reading, decoded_bytes, file_columns, open_parquet, shown
-from sparkinfer.engine.retype import Unfit, find
+from sparkinfer.engine.retype import Unfit, find_all
 from sparkinfer.engine.splits import Piece, SourceFile, share_out
 from sparkinfer.exceptions import ConfigError, MissingDependencyError, ReadError, SchemaError
 from sparkinfer.pickling import dumps
@@ -210,11 +210,11 @@ def _row_groups(file: SourceFile, reading: Reading, of_filter: Sequence[str]) ->
         with open_parquet(system, path) as opened:
             metadata, schema = opened.metadata, opened.schema_arrow
         constants = dict(file.constants)
-        found = [find(schema.names, name, fold=reading.fold) for name in reading.schema.names if name not in constants]
+        found = find_all(schema.names, (name for name in reading.schema.names if name not in constants), fold=reading.fold)
     except (OSError, pa.ArrowException, Unfit) as error:
         msg = f"the file {shown(file.url)} cannot be read as Parquet ({error}): it must be readable here, on the driver, and on the workers"
         raise ReadError(msg) from error
-    leaves = file_columns(schema, sorted({at for at in found if at is not None}))
+    leaves = file_columns(schema, sorted({at for at in found.values() if at is not None}))
     pieces = []
     for number in _matching(file, metadata, schema, reading, of_filter):
         group = metadata.row_group(number)
@@ -466,7 +466,7 @@ def _files(
 ) -> tuple[SourceFile, ...]:
     zone = setting(session, "spark.sql.session.timeZone") or "UTC"
     files = []
-    for one, info in zip(listed, infos([one.url for one in listed], file_system), strict=True):
+    for one, info in zip(listed, _infos(listed, file_system), strict=True):
         if info.type is not fs.FileType.File:
             msg = (
                 f"Spark sees the file {shown(one.url)}, and this process does not: with the direct road the driver reads the files' footers, so it must "
@@ -476,6 +476,11 @@ def _files(
         files.append(SourceFile(one.url, info.size, info.mtime_ns, constants_of(one.folders, schema, zone, shown(one.url))))
     _check_complete(files, partitions)
     return tuple(files)
+
+
+def _infos(listed: Sequence[Listed], file_system: Any) -> list[fs.FileInfo]:
+    known = [one.info for one in listed if one.info is not None]
+    return known if len(known) == len(listed) else infos([one.url for one in listed], file_system)
 
 
 def _told_by_suffix(paths: Sequence[str]) -> FileFormat | None:

@@ -166,6 +166,17 @@ def test_a_preview_of_files(spark: SparkSession, vectors: Path) -> None:
     """Exactly so many rows."""
     frame = si.preview(vectors, model(double), n=3, inputs="x", outputs="y array<float>", keep=["id"])
     assert len(frame) == 3
+    table = spark.read.parquet(str(vectors))
+    frame = si.preview(table, model(double), n=3, inputs="x", outputs="y array<float>", keep=["id"], scan="direct")
+    assert list(frame["id"]) == [0, 1, 2]
+
+
+def test_a_preview_reads_the_columns_that_it_names(spark: SparkSession, tmp_path: Path) -> None:
+    """So that one which cannot travel is no obstacle."""
+    path = str(tmp_path / "months.parquet")
+    spark.sql("select interval '3' month as m, 1 as x").write.parquet(path)
+    frame = si.preview(path, model(double), inputs="x", outputs="y int", keep=["x"])
+    assert frame.to_dict("list") == {"x": [1], "y": [2]}
 
 
 def test_an_error_names_the_file(spark: SparkSession, vectors: Path) -> None:

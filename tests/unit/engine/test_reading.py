@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from sparkinfer.engine.places import locate_url, url_of
 from sparkinfer.engine.reading import Origins, Reading, decoded_bytes, shown
+from sparkinfer.engine.retype import Unfit, find_all
 from sparkinfer.engine.splits import SourceFile, Split
 from sparkinfer.exceptions import ReadError
 
@@ -64,6 +65,15 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> Non
     os.utime(path, ns=(0, 1))
     with pytest.raises(ReadError, match=r"a\.parquet changed after predict was called"):
         list(chunks)
+
+
+def test_many_names_are_found_as_one_is() -> None:
+    """With and without regard to case; two that are the same are refused where one of them is wanted."""
+    assert find_all(["a", "B"], ["b", "A", "c"], fold=True) == {"b": 1, "A": 0, "c": None}
+    assert find_all(["a", "B"], ["b", "a"], fold=False) == {"b": None, "a": 0}
+    assert find_all(["a", "b", "B"], ["a"], fold=True) == {"a": 0}
+    with pytest.raises(Unfit, match=r"has the column 'b' 2 times \('b', 'B'\)"):
+        find_all(["a", "b", "B"], ["b"], fold=True)
 
 
 def test_a_password_is_not_shown() -> None:
