@@ -12,14 +12,14 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
 from sparkinfer.exceptions import ConfigError, MissingDependencyError
 
-__all__ = ["absolute", "as_file_system", "infos", "locate_url", "scheme_of"]
+__all__ = ["absolute", "as_file_system", "infos", "locate_url", "scheme_of", "url_of"]
 
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*):(?=/)")
 _SPELT = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names for what pyarrow calls s3
@@ -51,41 +51,70 @@ def locate_url(url: str, file_system: Any = None) -> tuple[fs.FileSystem, str]:
         return as_file_system(file_system), url
     found = _SCHEME.match(url)
     if not found:
-        return _file_system("file", ""), url
+        return _local(), url
     parts = urlsplit(url.replace("#", "%23").replace("?", "%3F"))
     scheme, path = found[1].lower(), unquote(parts.path)
     if scheme == "file":
-        return _file_system("file", ""), path
+        return _local(), path
     if scheme == "dbfs":
-        return _file_system("file", ""), f"/dbfs{path}"  # where Databricks mounts it on every node
-    opened = _file_system(_SPELT.get(scheme, scheme), parts.netloc)
-    return opened, path if scheme in ("hdfs", "viewfs") else f"{parts.netloc}{path}"
+        return _local(), f"/dbfs{path}"  # where Databricks mounts it on every node
+    opened, root = _opened(_SPELT.get(scheme, scheme), parts.netloc)
+    return opened, f"{root}{path.lstrip('/')}"
+
+
+def url_of(path: str, url: str) -> str:
+    """Spell a path of the file system of a URL as a URL, percent-encoded."""
+    found = _SCHEME.match(url)
+    if not found:
+        return path
+    scheme, authority = found[1].lower(), urlsplit(url).netloc
+    if scheme in ("file", "dbfs"):
+        return f"{scheme}://{quote(path.removeprefix('/dbfs') if scheme == 'dbfs' else path)}"
+    root = _opened(_SPELT.get(scheme, scheme), authority)[1]
+    return f"{scheme}://{authority}/{quote(path.removeprefix(root).lstrip('/'))}"
+
+
+@lru_cache(maxsize=1)
+def _local() -> fs.FileSystem:
+    return fs.LocalFileSystem(use_mmap=True)  # decoding straight from the page cache saves a copy: 0.22 against 0.26 s CPU for 100 MB
 
 
 @lru_cache(maxsize=64)
-def _file_system(scheme: str, authority: str) -> fs.FileSystem:
-    if scheme == "file":
-        return fs.LocalFileSystem(use_mmap=True)  # decoding straight from the page cache saves a copy: 0.22 against 0.26 s CPU for 100 MB
+def _opened(scheme: str, authority: str) -> tuple[fs.FileSystem, str]:
+    """Open a file system; the second is what its paths begin with, a slash at its end: a bucket, a container, or nothing."""
+    url = f"{scheme}://{authority}/"
     try:
-        return fs.FileSystem.from_uri(f"{scheme}://{authority}/")[0]
+        system, root = fs.FileSystem.from_uri(url)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return _by_fsspec(scheme)
+        system, root = _by_fsspec(scheme, url)
+    except OSError as error:
+        raise _not_opened(scheme, error) from None
+    return system, f"{root.rstrip('/')}/" if root or not authority else ""
 
 
-def _by_fsspec(scheme: str) -> fs.FileSystem:
+def _by_fsspec(scheme: str, url: str) -> tuple[fs.FileSystem, str]:
     try:
         import fsspec  # noqa: PLC0415 - only for schemes that pyarrow does not know
     except ImportError as error:
         msg = f"pyarrow knows no file system for {scheme}:// and fsspec, which may, is not installed: install fsspec and its part for {scheme}"
         raise MissingDependencyError(msg) from error
     try:
-        return as_file_system(fsspec.filesystem(scheme))
+        system, root = fsspec.core.url_to_fs(url)
+        return as_file_system(system), str(root)
     except ImportError as error:
         msg = f"fsspec needs a package for {scheme}:// that is not installed ({error}): install it here and on the workers"
         raise MissingDependencyError(msg) from error
     except ValueError as error:
         msg = f"no file system is known for {scheme}:// ({error}): take one that pyarrow or fsspec knows, or give filesystem="
         raise ConfigError(msg) from error
+    except (OSError, TypeError) as error:
+        raise _not_opened(scheme, error) from None
+
+
+def _not_opened(scheme: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the file system of {scheme}:// cannot be opened ({type(error).__name__}: {error}): give one that is open with filesystem=, with its credentials"
+    )
 
 
 def as_file_system(given: Any) -> fs.FileSystem:

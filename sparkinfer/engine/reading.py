@@ -8,11 +8,13 @@ not what the driver saw, or that cannot be read, is an error that names it.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
@@ -21,18 +23,26 @@ import pyarrow.parquet as pq
 from pyarrow import fs, types
 
 from sparkinfer.engine.places import locate_url
-from sparkinfer.engine.retype import Unfit, find, retype
+from sparkinfer.engine.retype import Unfit, find_all, retype
 from sparkinfer.exceptions import ReadError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:
     from sparkinfer.engine.splits import SourceFile, Split
 
-__all__ = ["FileFormat", "FileWork", "Origins", "Reading", "file_columns", "leaves", "open_parquet", "shown"]
+__all__ = ["FileFormat", "FileWork", "Origins", "Reading", "decoded_bytes", "file_columns", "leaves", "open_parquet", "shown"]
 
 FileFormat = Literal["parquet", "binary", "text"]
 _CHUNK_BYTES = 8 << 20  # decoded by one core in some 20 ms; larger ones leave the cache: twice the CPU from 64 MB on
+_MEASURED_ROWS = 64
+_NUMBER = "sparkinfer number of the file"
+_MOST_ENCODED_ROWS = 1 << 16  # of texts that the file holds once for many rows: longer ones may follow the first ones
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+_PLAINLY = {"PLAIN", "RLE", "BIT_PACKED"}  # the last two are of levels, not of texts
 _MOST_BYTES = 64 << 20  # a chunk that is made larger to hold a whole batch
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_HADOOPS_OWN = (".lz4", ".snappy", ".deflate")  # blocks with lengths of its own between them
+_PASSWORD = re.compile(r"(?<=://)[^/\s?#@]*:[^/\s?#]*@")  # the part before @ in abfss://container@account is no secret
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 
@@ -48,6 +58,7 @@ class Reading:
         fold: names are compared without regard to upper and lower case.
         batch_size: a chunk holds whole batches of so many rows, where memory allows.
         most_rows: of a chunk.
+        old_calendar: what no Spark wrote has dates in the calendar that Spark 2 wrote: so the session has it.
         file_system: where the files' urls are paths in it.
     """
 
@@ -58,6 +69,7 @@ class Reading:
     fold: bool = True
     batch_size: int = 1
     most_rows: int | None = None
+    old_calendar: bool = False
     file_system: Any = field(default=None, repr=False)
 
     def chunks(self, splits: Sequence[Split], origins: Origins) -> Iterator[pa.RecordBatch]:
@@ -81,6 +93,18 @@ class Reading:
             [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in kept.columns], schema=kept.schema
         )
 
+    def matching(self, files: Sequence[SourceFile], names: Sequence[str]) -> list[SourceFile]:
+        """Leave out files whose rows the condition rules out without their content.
+
+        Args:
+            files: one row each.
+            names: the columns of the condition.
+        """
+        told = [_told(file) for file in files]
+        columns: list[Any] = [pa.array([row[name.lower()] for row in told], self.schema.field(name).type) for name in names]
+        numbered = pa.Table.from_arrays([*columns, pa.array(range(len(files)))], names=[*names, _NUMBER])
+        return [files[at] for at in numbered.filter(self.condition).column(_NUMBER).to_pylist()]
+
     def _opened(self, file: SourceFile) -> tuple[fs.FileSystem, str]:
         system, path = locate_url(file.url, self.file_system)
         info = system.get_file_info(path)
@@ -92,10 +116,15 @@ class Reading:
             raise Unfit(msg)
         return system, path
 
-    def _rows_at_once(self, split: Split) -> int:
-        """Choose a chunk's rows: some megabytes, whole batches."""
-        width = max(1, split.weight // max(1, split.rows))
-        rows = max(1, _CHUNK_BYTES // width)
+    def _rows_at_once(self, split: Split, measured: int) -> int:
+        """Choose a chunk's rows: some megabytes, whole batches.
+
+        Args:
+            split: whose weight tells the bytes of a row, where values are not encoded.
+            measured: bytes of a row's encoded values; 0: there are none.
+        """
+        width = max(1, split.weight // max(1, split.rows)) + measured
+        rows = max(1, min(_CHUNK_BYTES // width, _MOST_ENCODED_ROWS if measured else _CHUNK_BYTES))
         if rows >= self.batch_size:
             rows -= rows % self.batch_size
         elif self.batch_size * width <= _MOST_BYTES:
@@ -115,12 +144,13 @@ class Reading:
         with open_parquet(system, path) as file:
             constants = dict(split.file.constants)
             names = file.schema_arrow.names
-            found = {one.name: find(names, one.name, fold=self.fold) for one in self.schema if one.name not in constants}
+            found = find_all(names, (one.name for one in self.schema if one.name not in constants), fold=self.fold)
             at = sorted({position for position in found.values() if position is not None})
-            order = {name: None if position is None else at.index(position) for name, position in found.items()}
-            _check_calendar(file, at)
+            numbers = {position: number for number, position in enumerate(at)}
+            order = {name: None if position is None else numbers[position] for name, position in found.items()}
+            _check_calendar(file, at, old=self.old_calendar)
             indices = file_columns(file.schema_arrow, at)
-            most = self._rows_at_once(split)
+            most = self._rows_at_once(split, 0 if not indices else _measured(file, (split.groups or (0,))[0], indices))
             if not indices:
                 sizes = [file.metadata.row_group(group).num_rows for group in split.groups or ()]
                 yield from (self._chunk(None, rows, order, constants) for rows in _cut(sum(sizes), most))
@@ -128,6 +158,7 @@ class Reading:
             batches = file.reader.iter_batches(most, row_groups=list(split.groups or ()), column_indices=indices, use_threads=False)
             for batch in batches:
                 yield self._chunk(batch, batch.num_rows, order, constants)
+            self._opened(split.file)  # was it changed while it was read?
 
     def _chunk(self, batch: pa.RecordBatch | None, rows: int, order: dict[str, int | None], constants: dict[str, Any]) -> pa.RecordBatch:
         columns = []
@@ -161,12 +192,13 @@ class Reading:
 
     def _row(self, file: SourceFile) -> dict[str, Any]:
         system, path = self._opened(file)
-        told: dict[str, Any] = {"path": shown(file.url), "length": file.size, "modificationtime": _modified(file)}
-        told |= {name.lower(): value for name, value in file.constants}
+        told = _told(file)
         wanted = {one.name.lower() for one in self.schema}
         if wanted & {"content", "value"}:
-            with system.open_input_stream(path) as stream:
+            compression = _compression(path) if "value" in wanted else None
+            with system.open_input_stream(path, compression=compression) as stream:
                 told["content"] = stream.read()
+            self._opened(file)  # was it changed while it was read?
             if "value" in wanted:
                 told["value"] = str(told["content"], "utf-8")
         return told
@@ -174,6 +206,21 @@ class Reading:
     def _rows(self, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
         columns = [pa.array([row[one.name.lower()] for row in rows], one.type) for one in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _told(file: SourceFile) -> dict[str, Any]:
+    """Tell what is known of a file without its content, by names in lower case."""
+    told: dict[str, Any] = {"path": shown(file.url), "length": file.size, "modificationtime": _modified(file)}
+    return told | {name.lower(): value for name, value in file.constants}
+
+
+def _compression(path: str) -> str | None:
+    """Tell how a text file is compressed: by its suffix, as Spark's reader of text does; its reader of binary files takes the bytes as they are."""
+    suffix = path[path.rfind(".") :].lower()
+    if suffix in _HADOOPS_OWN:
+        msg = f"is compressed in a way of Hadoop's own ({suffix}): read it with spark.read.text(path, wholetext=True)"
+        raise Unfit(msg)
+    return _COMPRESSIONS.get(suffix)
 
 
 @contextmanager
@@ -235,7 +282,8 @@ class Origins:
 
 
 def shown(url: str) -> str:
-    """Spell a file as Spark's ``path`` column does: ``file:/folder/a b.png``."""
+    """Spell a file as Spark's ``path`` column does, ``file:/folder/a b.png``, but without a password that it may hold."""
+    url = _PASSWORD.sub("", url)
     return f"file:{unquote(url[7:])}" if url.startswith("file:///") else unquote(url) if "://" in url else url
 
 
@@ -252,10 +300,29 @@ def open_parquet(system: fs.FileSystem, path: str) -> pq.ParquetFile:
     return pq.ParquetFile(path, filesystem=system, memory_map=local, pre_buffer=not local, coerce_int96_timestamp_unit="us")
 
 
+def decoded_bytes(metadata: pq.FileMetaData, group: int, leaf: int) -> int:
+    """Tell how many bytes a leaf column's values take in memory: of numbers exactly, of texts at least what they take in the file."""
+    chunk = metadata.row_group(group).column(leaf)
+    width = _WIDTHS.get(chunk.physical_type) or max(1, metadata.schema.column(leaf).length)
+    return int(chunk.total_uncompressed_size if chunk.physical_type == "BYTE_ARRAY" else chunk.num_values * width)
+
+
+def _measured(file: pq.ParquetFile, group: int, leaves: Sequence[int]) -> int:
+    """Decode the first rows of texts that the file holds encoded, each once for many rows: how many bytes does a row take?"""
+    found = file.metadata.row_group(group)
+    texts = [leaf for leaf in leaves if found.column(leaf).physical_type == "BYTE_ARRAY"]
+    encoded = [leaf for leaf in texts if set(found.column(leaf).encodings) - _PLAINLY]
+    if not encoded:
+        return 0
+    batches = file.reader.iter_batches(_MEASURED_ROWS, row_groups=[group], column_indices=encoded, use_threads=False)
+    first = next(iter(batches), None)
+    return 1 if first is None or not first.num_rows else 1 + first.nbytes // first.num_rows
+
+
 def file_columns(schema: pa.Schema, positions: Sequence[int]) -> list[int]:
     """Give the leaf columns of a Parquet file that make up top-level columns."""
-    counts = [leaves(one.type) for one in schema]
-    return [leaf for at in positions for leaf in range(sum(counts[:at]), sum(counts[: at + 1]))]
+    ends = [0, *accumulate(leaves(one.type) for one in schema)]
+    return [leaf for at in positions for leaf in range(ends[at], ends[at + 1])]
 
 
 def leaves(data_type: Any) -> int:
@@ -281,18 +348,21 @@ def _cut(rows: int, most: int) -> Iterator[int]:
         rows -= most
 
 
-def _check_calendar(file: pq.ParquetFile, positions: Sequence[int]) -> None:
+def _check_calendar(file: pq.ParquetFile, positions: Sequence[int], *, old: bool) -> None:
     """Refuse dates in the calendar of Spark 2: those before 1582 would move by days."""
     written = file.metadata.metadata or {}
-    old = written.get(b"org.apache.spark.version", b"3").startswith((b"1.", b"2."))
+    version = written.get(b"org.apache.spark.version")
+    if version is not None:
+        old = version.startswith((b"1.", b"2."))
     if not old and not any(key in written for key in _LEGACY):
         return
     for at in positions:
         one = file.schema_arrow.field(at)
         if _has_times(one.type):
             msg = (
-                f"was written by Spark in the calendar that was in use before Spark 3, and its column {one.name!r} holds dates or times: read it "
-                "with scan='spark', which moves them, or write it anew"
+                f"was written by Spark in the calendar that was in use before Spark 3, or the session takes it for such a file "
+                f"(spark.sql.parquet.datetimeRebaseModeInRead), and its column {one.name!r} holds dates or times: read it with scan='spark', which "
+                "moves them, or write it anew"
             )
             raise Unfit(msg)
 

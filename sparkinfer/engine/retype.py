@@ -8,13 +8,14 @@ handed on without a copy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-__all__ = ["Unfit", "find", "retype"]
+__all__ = ["Unfit", "find", "find_all", "retype"]
 
 
 class Unfit(Exception):  # noqa: N818 - no error of its own: the caller knows the file and the column, and says them
@@ -97,6 +98,26 @@ def find(names: list[str], name: str, *, fold: bool) -> int | None:
         msg = f"has the column {name!r} {len(same)} times ({', '.join(repr(names[at]) for at in same)}), which Spark does not tell apart"
         raise Unfit(msg)
     return same[0] if same else None
+
+
+def find_all(names: Sequence[str], wanted: Iterable[str], *, fold: bool) -> dict[str, int | None]:
+    """Find many names among a file's, as ``find`` finds one: a table may have thousands.
+
+    Raises:
+        Unfit: several are one of them.
+    """
+    places: dict[str, list[str]] = {}
+    at: dict[str, int] = {}
+    for position, one in enumerate(names):
+        places.setdefault(one.lower() if fold else one, []).append(one)
+        at[one.lower() if fold else one] = position
+    found: dict[str, int | None] = {}
+    for name in wanted:
+        key = name.lower() if fold else name
+        if len(places.get(key, ())) > 1:
+            find(places[key], name, fold=fold)  # it says which
+        found[name] = at.get(key)
+    return found
 
 
 # --- single values -----------------------------------------------------------------------------------------------------

@@ -75,7 +75,8 @@ def read_files(
     are those of Spark's own reader, partition folders (``day=2026-01-01/``) among them.
 
     Args:
-        path: a file, a folder (read with the folders below it), a glob, or a list of them; local, or a URL that pyarrow or fsspec knows.
+        path: a file, a folder (read with the folders below it), a glob, or a list of them; local, or a URL that pyarrow or fsspec knows. A file that
+            several of them lead to is read once.
         format: ``"parquet"``; ``"binary"``: pictures, audio: a row a file, ``path string, modificationTime timestamp, length bigint,
             content binary``; ``"text"``: a row a file, ``path string, value string``; ``"auto"``: by the files' suffixes.
         columns: those that are there; ``None``: all.
@@ -97,16 +98,23 @@ def read_files(
     if filter is not None and not (type(filter).__module__ == "pyarrow._compute" and type(filter).__name__ == "Expression"):
         msg = f"filter is {type(filter).__name__}, expected an expression of pyarrow.compute, such as pc.field('day') > 3"
         raise ConfigError(msg)
+    if "FieldPath(" in str(filter):
+        msg = f"filter is {filter}, which names a column by its position: name the columns, as in pc.field('day') > 3"
+        raise ConfigError(msg)
     if filesystem is not None:
         as_file_system(filesystem)
     most: Any = max_partition_bytes
     if most is not None and (not isinstance(most, int) or most < 1):
         msg = f"max_partition_bytes is {max_partition_bytes!r}, expected a whole number of bytes, at least 1"
         raise ConfigError(msg)
+    named = None if columns is None else column_names(columns, "columns")
+    if named == ():
+        msg = "columns is empty, expected the name of one column or more: leave it out for all columns"
+        raise ConfigError(msg)
     return FileSource(
         paths=_paths(path),
         format=format,
-        columns=None if columns is None else column_names(columns, "columns"),
+        columns=named,
         filter=filter,
         filesystem=filesystem,
         max_partition_bytes=max_partition_bytes,

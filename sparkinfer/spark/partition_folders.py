@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
-from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
@@ -21,10 +21,11 @@ from pyspark.sql import types as spark
 from sparkinfer.engine.places import scheme_of
 from sparkinfer.exceptions import SchemaError
 
-__all__ = ["below_host", "constants_of", "folders_below", "infer_types", "unbraced"]
+__all__ = ["below_host", "constants_of", "folders_below", "infer_types", "named_folders", "part_matches", "unbraced"]
 
+_MOST_DIGITS = 38  # of a decimal
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_BRACES = re.compile(r"\{([^{}]*)\}")
+_BRACES = re.compile(r"(?<!\\)\{((?:[^{}\\]|\\.)*)\}")
 
 
 def unbraced(pattern: str) -> list[str]:
@@ -40,8 +41,35 @@ def unbraced(pattern: str) -> list[str]:
     return [whole for one in found[1].split(",") for whole in unbraced(pattern[: found.start()] + one + pattern[found.end() :])]
 
 
-def folders_below(path: str, roots: Iterable[str]) -> list[tuple[str, str]]:
-    """Give the names and values of the partition folders between a root and a file.
+def part_matches(part: str, pattern: str) -> bool:
+    r"""Tell whether a name is what one part of a Hadoop glob says, its braces written out; an escaped sign is itself.
+
+    Example:
+        >>> [part_matches("b1", one) for one in ("b?", "[^z]*", "[a-c]1", r"b\1", "b*2")]
+        [True, True, True, True, False]
+    """
+    return part == pattern or _glob(pattern).fullmatch(part) is not None
+
+
+_SIGNS = re.compile(r"\\(?P<escaped>.)|\[(?P<negated>[\^!]?)(?P<set>(?:[^\]\\]|\\.)+)\]|(?P<sign>[*?])|(?P<plain>.)", re.DOTALL)
+
+
+@lru_cache(maxsize=1024)
+def _glob(pattern: str) -> re.Pattern[str]:
+    made = []
+    for found in _SIGNS.finditer(pattern):
+        if found["set"]:
+            inside = re.sub(r"\\(.)|([\[&~|^])", lambda one: "\\" + (one[1] or one[2]), found["set"])
+            made.append(f"[{'^' if found['negated'] else ''}{inside}]")
+        elif found["sign"]:
+            made.append(".*" if found["sign"] == "*" else ".")
+        else:
+            made.append(re.escape(found["escaped"] or found["plain"]))
+    return re.compile("".join(made), re.DOTALL)
+
+
+def folders_below(path: str, roots: Iterable[str]) -> list[tuple[str, str]] | None:
+    """Give the names and values of the partition folders between a root and a file; ``None`` where the file is below no root.
 
     Args:
         path: the file's, without scheme.
@@ -50,16 +78,26 @@ def folders_below(path: str, roots: Iterable[str]) -> list[tuple[str, str]]:
     parts = _parts(path)
     for root in roots:
         pattern = _parts(root)
-        if len(pattern) <= len(parts) and all(
-            part == wanted or fnmatchcase(part, wanted) for part, wanted in zip(parts, pattern, strict=False)
-        ):
-            named = (part.split("=", 1) for part in parts[len(pattern) : -1] if "=" in part)
-            return [(unquote(name), unquote(value)) for name, value in named if name]
-    return []
+        if len(pattern) <= len(parts) and all(part_matches(part, wanted) for part, wanted in zip(parts, pattern, strict=False)):
+            return named_folders(parts[len(pattern) : -1])
+    return None
+
+
+def named_folders(parts: Iterable[str]) -> list[tuple[str, str]]:
+    """Give the names and values of those folders that have both."""
+    named = (part.split("=", 1) for part in parts if "=" in part)
+    return [(unquote(name), unquote(value)) for name, value in named if name]
 
 
 def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part and part != "."]
+    """Take a path apart; ``..`` goes up, as in a Hadoop path."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and parts:
+            parts.pop()
+        elif part not in ("", ".", ".."):
+            parts.append(part)
+    return parts
 
 
 def below_host(url: str) -> str:
@@ -138,11 +176,18 @@ def _type_of(values: Sequence[str]) -> spark.DataType:
     kinds: tuple[tuple[Any, spark.DataType], ...] = (
         (lambda raw: _whole(raw, 32), spark.IntegerType()),
         (lambda raw: _whole(raw, 64), spark.LongType()),
+        (lambda raw: re.fullmatch(r"[-+]?\d+", raw), _decimal(values)),
         (lambda raw: re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", raw), spark.DoubleType()),
         (lambda raw: re.fullmatch(r"\d{4}-\d\d-\d\d", raw), spark.DateType()),
         (lambda raw: re.fullmatch(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?", raw), spark.TimestampType()),
     )
     return next((made for fits, made in kinds if all(fits(raw) for raw in values)), spark.StringType())
+
+
+def _decimal(values: Sequence[str]) -> spark.DataType:
+    """Give the decimal that holds whole numbers, those that Spark takes for a long with its 20 digits; past 38 digits they are doubles."""
+    digits = max((20 if _whole(raw, 64) else len(raw.lstrip("+-0")) for raw in values), default=0)
+    return spark.DecimalType(digits, 0) if digits <= _MOST_DIGITS else spark.DoubleType()
 
 
 def _whole(raw: str, bits: int) -> bool:

@@ -163,8 +163,23 @@ def preview(data: DataFrame | FileSource | str | PathLike[str], model: Describab
     if n < 1:
         msg = f"n is {n}, expected at least 1 row"
         raise ConfigError(msg)
-    frame: Any = source_of(data).to_dataframe() if is_source(data) else data
-    return predict(frame.limit(n), model, **arguments).toPandas()
+    source: Any = _source(data, arguments.pop("scan", "spark"))
+    if isinstance(source, FileTable):
+        source = _only_named(source, arguments).to_dataframe()
+    return predict(source.limit(n), model, **arguments).toPandas()
+
+
+def _only_named(table: FileTable, arguments: dict[str, Any]) -> FileTable:
+    """Leave out the columns of files that a call does not name, where it names them all."""
+    inputs, keep, key = arguments.get("inputs"), arguments.get("keep"), arguments.get("key", ())
+    if inputs is None or keep is None:
+        return table
+    one = isinstance(inputs, (str, tuple))
+    columns = [inputs] if one else list(inputs.values() if isinstance(inputs, dict) else inputs)
+    names = [column[0] if isinstance(column, tuple) else column for column in columns]
+    named = {*names, *column_names(keep, "keep"), *column_names(key, "key")}
+    check_columns(sorted(named), table.columns, "inputs, keep or key")
+    return replace(table, source=replace(table.source, columns=tuple(name for name in table.columns if name in named)))
 
 
 def _source(data: Any, scan: str) -> DataFrame | FileTable:

@@ -9,7 +9,7 @@ folders; what a partition gets is fixed here, with each file's size and time.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,15 +24,16 @@ from pyarrow import fs
 from pyspark.sql import types as spark
 
 from sparkinfer.arguments import check_columns
+from sparkinfer.artifacts import without_userinfo
 from sparkinfer.engine.places import absolute, infos, locate_url
-from sparkinfer.engine.reading import FileFormat, FileWork, Reading, file_columns, open_parquet, shown
-from sparkinfer.engine.retype import Unfit, find
+from sparkinfer.engine.reading import FileFormat, FileWork, Reading, decoded_bytes, file_columns, open_parquet, shown
+from sparkinfer.engine.retype import Unfit, find_all
 from sparkinfer.engine.splits import Piece, SourceFile, share_out
-from sparkinfer.exceptions import ConfigError, ReadError, SchemaError
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, ReadError, SchemaError
 from sparkinfer.pickling import dumps
 from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.listing import Listed, list_files
-from sparkinfer.spark.partition_folders import below_host, constants_of, folders_below, infer_types, unbraced
+from sparkinfer.spark.partition_folders import below_host, constants_of, folders_below, infer_types, named_folders, unbraced
 from sparkinfer.spark.session import active_or_local_session, is_connect, setting, setting_is_on
 from sparkinfer.spark.types import carried_by_arrow, from_file, sent_as
 
@@ -66,6 +67,8 @@ _UNKNOWN_PARALLELISM = 16  # Connect does not tell how many tasks run at once
 # 14.5 s CPU in tasks of 128 MB, and 12.7 s in tasks of 512 MB. Pictures keep a model busy for longer.
 _PARTITION_BYTES: dict[FileFormat, int] = {"parquet": 512 << 20, "binary": 128 << 20, "text": 128 << 20}
 _FOOTERS_AT_ONCE = 16
+_TABLES = {"_delta_log": "Delta", ".hoodie": "Hudi"}  # the folders by which they are known
+_CALENDARS = ("datetime", "int96")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +123,8 @@ class FileTable:
             ConfigError: the filter does not go with the columns.
             ReadError: a file's footer cannot be read.
         """
-        names = tuple(dict.fromkeys((*needed, *self._of_filter(needed))))
+        of_filter = self._of_filter()
+        names = tuple(dict.fromkeys((*needed, *of_filter)))
         reading = Reading(
             format=self.format,
             schema=self._arrow(names),
@@ -129,9 +133,13 @@ class FileTable:
             fold=not setting_is_on(self.session, "spark.sql.caseSensitive"),
             batch_size=batch_size,
             most_rows=most_rows,
+            old_calendar=any(
+                (setting(self.session, f"spark.sql.parquet.{kind}RebaseModeInRead") or "").upper() == "LEGACY" for kind in _CALENDARS
+            ),
             file_system=self.source.filesystem,
         )
-        pieces = list(self._pieces(reading))
+        self._check_times(reading)
+        pieces = list(self._pieces(reading, of_filter))
         shares = share_out(pieces, self._partitions(sum(piece.weight for piece in pieces)))
         return FileWork(reading=reading, shares=tuple(dumps(share, "a share of the files") for share in shares))
 
@@ -154,7 +162,7 @@ class FileTable:
         zone = setting(self.session, "spark.sql.session.timeZone") or "UTC"
         return pa.schema([pa.field(name, sent_as(self.whole[name].dataType, zone)) for name in names])
 
-    def _of_filter(self, needed: Sequence[str]) -> list[str]:
+    def _of_filter(self) -> list[str]:
         """Find the columns of the filter: an expression of pyarrow does not tell them."""
         condition = self.source.filter
         if condition is None:
@@ -166,65 +174,87 @@ class FileTable:
         except (pa.ArrowException, TypeError) as error:
             msg = f"filter is {condition}, which does not go with the columns of the files: {error}"
             raise ConfigError(msg) from error
-        return [name for name in carried if name not in needed and not _holds_without(empty, condition, name)]
+        return [name for name in carried if not _holds_without(empty, condition, name)]
+
+    def _check_times(self, reading: Reading) -> None:
+        if self.format == "parquet" and setting_is_on(self.session, "spark.sql.parquet.int96TimestampConversion"):
+            for one in reading.schema:
+                if "timestamp" in str(one.type):
+                    msg = (
+                        f"the session moves times that others than Spark wrote (spark.sql.parquet.int96TimestampConversion), and the column {one.name!r} "
+                        "holds times: read it with spark.read, or leave the column out"
+                    )
+                    raise ConfigError(msg)
 
     def _partitions(self, weight: int) -> int:
         most = self.source.max_partition_bytes or _PARTITION_BYTES[self.format]
         return max(_parallelism(self.session), -(-weight // most))
 
-    def _pieces(self, reading: Reading) -> Iterator[Piece]:
+    def _pieces(self, reading: Reading, of_filter: Sequence[str]) -> Iterator[Piece]:
         there = [file for file in self.files if file.size]  # Spark, too, passes over empty files, of whatever format
         if self.format != "parquet":
+            if reading.condition is not None and not {name.lower() for name in of_filter} & {"content", "value"}:
+                there = reading.matching(there, of_filter)
             weighs = bool({name.lower() for name in reading.schema.names} & {"content", "value"})
             yield from (Piece(file, None, 1, file.size if weighs else 0) for file in there)
             return
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE, "sparkinfer-footers") as threads:
-            for pieces in threads.map(lambda file: _row_groups(file, reading), there):
+            for pieces in threads.map(lambda file: _row_groups(file, reading, of_filter), there):
                 yield from pieces
 
 
-def _row_groups(file: SourceFile, reading: Reading) -> list[Piece]:
+def _row_groups(file: SourceFile, reading: Reading, of_filter: Sequence[str]) -> list[Piece]:
     """Read a file's footer: its row groups that may hold rows for the filter."""
     try:
         system, path = locate_url(file.url, reading.file_system)
         with open_parquet(system, path) as opened:
             metadata, schema = opened.metadata, opened.schema_arrow
         constants = dict(file.constants)
-        found = [find(schema.names, name, fold=reading.fold) for name in reading.schema.names if name not in constants]
+        found = find_all(schema.names, (name for name in reading.schema.names if name not in constants), fold=reading.fold)
     except (OSError, pa.ArrowException, Unfit) as error:
         msg = f"the file {shown(file.url)} cannot be read as Parquet ({error}): it must be readable here, on the driver, and on the workers"
         raise ReadError(msg) from error
-    leaves = file_columns(schema, sorted({at for at in found if at is not None}))
+    leaves = file_columns(schema, sorted({at for at in found.values() if at is not None}))
     pieces = []
-    for number in _matching(file, metadata, schema, reading):
+    for number in _matching(file, metadata, schema, reading, of_filter):
         group = metadata.row_group(number)
-        weight = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+        weight = sum(decoded_bytes(metadata, number, leaf) for leaf in leaves)
         if group.num_rows:
             pieces.append(Piece(file, (number,), group.num_rows, weight))
     return pieces
 
 
-def _matching(file: SourceFile, metadata: pq.FileMetaData, schema: pa.Schema, reading: Reading) -> Sequence[int]:
-    """Leave out row groups whose statistics say that the filter is true for no row; where they cannot say it, all are read."""
+def _matching(file: SourceFile, metadata: pq.FileMetaData, schema: pa.Schema, reading: Reading, of_filter: Sequence[str]) -> Sequence[int]:
+    """Leave out row groups whose statistics say that the filter is true for no row; where they cannot say it, all are read.
+
+    Those of floats cannot: they pass over NaN, for which a negated comparison is true.
+    """
     every = range(metadata.num_row_groups)
     constants = dict(file.constants)
     if reading.condition is None:
         return every
-    for one in reading.schema:
-        if one.name not in constants and (schema.names.count(one.name) != 1 or schema.field(one.name).type != one.type):
-            return every
+    asked = pa.schema([reading.schema.field(name) for name in of_filter])
+    for one in asked:
+        if one.name not in constants:
+            found = schema.field(one.name).type if schema.names.count(one.name) == 1 else None
+            if found != one.type or _has_floats(found):
+                return every
     system, path = locate_url(file.url, reading.file_system)
     known = None
-    for name, value in constants.items():
-        if name in reading.schema.names:
-            scalar = pa.scalar(value, reading.schema.field(name).type)
-            one = ds.field(name) == scalar if value is not None else ds.field(name).is_null()
+    for name in of_filter:
+        if name in constants:
+            scalar = pa.scalar(constants[name], asked.field(name).type)
+            one = ds.field(name) == scalar if constants[name] is not None else ds.field(name).is_null()
             known = one if known is None else known & one
     try:
         fragment = ds.ParquetFileFormat().make_fragment(path, filesystem=system, partition_expression=known)
-        return [group.id for group in fragment.subset(reading.condition, schema=reading.schema).row_groups]
+        return [group.id for group in fragment.subset(reading.condition, schema=asked).row_groups]
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return every
+
+
+def _has_floats(found: Any) -> bool:
+    return bool(pa.types.is_floating(found)) or any(_has_floats(found.field(i).type) for i in range(found.num_fields))
 
 
 def _holds_without(empty: pa.Table, condition: Any, name: str) -> bool:
@@ -273,8 +303,30 @@ def open_source(source: FileSource, session: SparkSession | None = None) -> File
         SchemaError: a column has a type that Spark does not have.
     """
     session = session or active_or_local_session()
+    if source.format == "auto":
+        _check_no_table(source)
     listed = None if source.filesystem is not None else _by_spark(source, session)
     return listed or _by_pyarrow(source, session)
+
+
+def _check_no_table(source: FileSource) -> None:
+    """Refuse the folder of a table format: its own list, and not the folder, says which files count."""
+    for path in source.paths:
+        try:
+            system, root = locate_url(path if source.filesystem is not None else absolute(path), source.filesystem)
+            signs = system.get_file_info([f"{root.rstrip('/')}/{name}" for name in (*_TABLES, "metadata")])
+            inside = system.get_file_info(fs.FileSelector(signs[-1].path)) if signs[-1].type is fs.FileType.Directory else []
+        except (OSError, pa.ArrowException, ConfigError, MissingDependencyError):
+            continue  # a glob, or a file system that only Spark has: who lists the files says what is wrong
+        kinds = [kind for kind, sign in zip(_TABLES.values(), signs, strict=False) if sign.type is fs.FileType.Directory]
+        if any(one.path.endswith(".metadata.json") for one in inside):
+            kinds.append("Iceberg")
+        if kinds:
+            msg = (
+                f"{shown(path)} is a table of {kinds[0]}, whose own list says which of its files count: read it with Spark's reader of {kinds[0]}, or say "
+                "format='parquet' for all files that lie there, deleted rows among them"
+            )
+            raise ConfigError(msg)
 
 
 def _by_spark(source: FileSource, session: Any) -> FileTable | None:
@@ -293,9 +345,15 @@ def _by_spark(source: FileSource, session: Any) -> FileTable | None:
             return None
         if isinstance(error, ConfigError):
             raise
-        msg = f"Spark cannot read {', '.join(source.paths)}: {text.splitlines()[0]}"
-        raise ConfigError(msg) from error
+        msg = f"Spark cannot read {', '.join(source.paths)}: {_told_by_java(error)}"
+        raise ConfigError(without_userinfo(msg)) from None  # the cause would tell a password that an address holds
     return table_of(source, session, kind, schema, urls, paths)
+
+
+def _told_by_java(error: Exception) -> str:
+    """Give the first line of what was thrown; Py4J's own words for it are "An error occurred while calling o583.load."."""
+    thrown = getattr(error, "java_exception", None)
+    return next(iter(str(error if thrown is None else thrown.toString()).splitlines()), type(error).__name__)
 
 
 def _read(session: Any, kind: str, paths: Sequence[str]) -> DataFrame:
@@ -304,7 +362,13 @@ def _read(session: Any, kind: str, paths: Sequence[str]) -> DataFrame:
 
 
 def table_of(
-    source: FileSource, session: Any, kind: FileFormat, schema: spark.StructType, urls: Sequence[str], roots: Sequence[str]
+    source: FileSource,
+    session: Any,
+    kind: FileFormat,
+    schema: spark.StructType,
+    urls: Sequence[str],
+    roots: Sequence[str],
+    partitions: Collection[str] = (),
 ) -> FileTable:
     """Make a table of files that Spark listed and typed.
 
@@ -315,12 +379,50 @@ def table_of(
         schema: Spark's, partition columns among it.
         urls: the files.
         roots: below which folders are partitions.
+        partitions: the columns that Spark is known to take from the names of folders.
+
+    Raises:
+        ConfigError: a file has no value for a column that others find in the names of their folders.
     """
     if kind == "text":
         schema = spark.StructType([*_TEXT.fields, *schema.fields[len(_BINARY.fields) :]])
-    patterns = [pattern for root in roots for pattern in unbraced(below_host(root))]
-    listed = [Listed(url, folders_below(unquote(below_host(url)), patterns)) for url in urls]
-    return FileTable(source=source, session=session, format=kind, whole=schema, files=_files(listed, schema, session, None))
+    if kind != "parquet":
+        partitions = [one.name for one in schema.fields if one.name not in (*_BINARY.names, *_TEXT.names)]
+    given = [below_host(root) for root in roots]
+    patterns = [pattern for root in given if root.startswith("/") for pattern in unbraced(root)]
+    names = {one.name.lower() for one in schema.fields}
+    listed = []
+    for url in sorted(set(urls)):
+        path = unquote(below_host(url))
+        folders = folders_below(path, patterns) if given else []
+        if folders is None:
+            _check_no_partitions(url, named_folders(path.split("/")[:-1]), names, roots)
+        listed.append(Listed(url, folders or []))
+    return FileTable(source=source, session=session, format=kind, whole=schema, files=_files(listed, schema, session, None, partitions))
+
+
+def _check_no_partitions(url: str, folders: Sequence[tuple[str, str]], names: Collection[str], roots: Sequence[str]) -> None:
+    """Refuse a file below none of the paths, with folders that may be columns: nobody says from where on they are."""
+    found = [name for name, _ in folders if name.lower() in names]
+    if found:
+        msg = (
+            f"the file {shown(url)} lies below none of the paths ({', '.join(map(shown, roots))}) as they are spelt, so that it is not known whether its "
+            f"folder {found[0]}= is the column {found[0]!r}: give absolute paths without links"
+        )
+        raise ConfigError(msg)
+
+
+def _check_complete(files: Sequence[SourceFile], partitions: Collection[str]) -> None:
+    """See that all files have a value for each partition column: none is filled with nulls."""
+    wanted = {*partitions, *(name for file in files for name, _ in file.constants)}
+    for file in files:
+        missing = sorted(wanted - {name for name, _ in file.constants})
+        if missing:
+            msg = (
+                f"the file {shown(file.url)} has no folder {missing[0]}=, from which the column {missing[0]!r} would have its value, as other files do: "
+                "give a path below which all files are in such folders"
+            )
+            raise ConfigError(msg)
 
 
 def _by_pyarrow(source: FileSource, session: Any) -> FileTable:
@@ -343,14 +445,28 @@ def _schema_in(url: str, file_system: Any) -> spark.StructType:
         msg = f"the file {shown(url)} cannot be read as Parquet: {error}"
         raise ReadError(msg) from error
     if written is not None:
-        return spark.StructType.fromJson(json.loads(written))
+        told: spark.StructType = _nullable(spark.StructType.fromJson(json.loads(written)))
+        return told
     return spark.StructType([spark.StructField(one.name, from_file(one.type, one.name)) for one in schema])
 
 
-def _files(listed: Sequence[Listed], schema: spark.StructType, session: Any, file_system: Any) -> tuple[SourceFile, ...]:
+def _nullable(data_type: Any) -> Any:
+    """Allow nulls everywhere, as Spark does for what it reads: one file's word on its nulls does not bind the next file."""
+    if isinstance(data_type, spark.StructType):
+        return spark.StructType([spark.StructField(one.name, _nullable(one.dataType), metadata=one.metadata) for one in data_type.fields])
+    if isinstance(data_type, spark.ArrayType):
+        return spark.ArrayType(_nullable(data_type.elementType))
+    if isinstance(data_type, spark.MapType):
+        return spark.MapType(_nullable(data_type.keyType), _nullable(data_type.valueType))
+    return data_type
+
+
+def _files(
+    listed: Sequence[Listed], schema: spark.StructType, session: Any, file_system: Any, partitions: Collection[str] = ()
+) -> tuple[SourceFile, ...]:
     zone = setting(session, "spark.sql.session.timeZone") or "UTC"
     files = []
-    for one, info in zip(listed, infos([one.url for one in listed], file_system), strict=True):
+    for one, info in zip(listed, _infos(listed, file_system), strict=True):
         if info.type is not fs.FileType.File:
             msg = (
                 f"Spark sees the file {shown(one.url)}, and this process does not: with the direct road the driver reads the files' footers, so it must "
@@ -358,7 +474,13 @@ def _files(listed: Sequence[Listed], schema: spark.StructType, session: Any, fil
             )
             raise ReadError(msg)
         files.append(SourceFile(one.url, info.size, info.mtime_ns, constants_of(one.folders, schema, zone, shown(one.url))))
+    _check_complete(files, partitions)
     return tuple(files)
+
+
+def _infos(listed: Sequence[Listed], file_system: Any) -> list[fs.FileInfo]:
+    known = [one.info for one in listed if one.info is not None]
+    return known if len(known) == len(listed) else infos([one.url for one in listed], file_system)
 
 
 def _told_by_suffix(paths: Sequence[str]) -> FileFormat | None:
@@ -374,7 +496,7 @@ def _one_format(urls: Sequence[str], source: FileSource) -> FileFormat:
     if kind is None:
         there = ", ".join(sorted(suffix or "none" for suffix in suffixes)) or "no file"
         msg = (
-            f"the format of {', '.join(source.paths)} cannot be told by the files' suffixes ({there}): say it, as in si.read_files(path, "
+            f"the format of {', '.join(map(shown, source.paths))} cannot be told by the files' suffixes ({there}): say it, as in si.read_files(path, "
             "format='parquet'), 'binary' or 'text'"
         )
         raise ConfigError(msg)

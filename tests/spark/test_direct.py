@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -16,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import sparkinfer as si
+from sparkinfer.pickling import loads
+from sparkinfer.spark.scan import open_source
 from tests.spark.kit import model
 
 if TYPE_CHECKING:
@@ -114,6 +117,42 @@ def test_a_filter_is_exact_and_spares_row_groups(spark: SparkSession, vectors: P
     assert run.summary["inference/rows_total"] == 549
 
 
+def groups_read(spark: SparkSession, source: si.FileSource, *needed: str) -> list[Any]:
+    """Which row groups are shared out, file by file; ``None`` for a file that is a row."""
+    shares = open_source(source, spark).work(needed).shares
+    return [split.groups for share in shares for split in loads(share, "a share")]
+
+
+def test_row_groups_are_left_out_by_the_columns_of_the_filter(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever the types of the others; of floats none is, since their statistics pass over NaN."""
+    values = {
+        "id": pa.array(range(100)),
+        "u": pa.array([1] * 100, pa.uint8()),
+        "v": pa.array([[1.0, 2.0]] * 100, pa.list_(pa.float32(), 2)),
+        "t": pa.array([0] * 100, pa.timestamp("us", "Asia/Tokyo")),
+        "f": pa.array([float(one) for one in range(99)] + [float("nan")]),
+    }
+    pq.write_table(pa.table(values), tmp_path / "a.parquet", row_group_size=10)
+    path = tmp_path / "a.parquet"
+    assert groups_read(spark, si.read_files(path, filter=pc.field("id") >= 95), "id", "u", "v", "t") == [(9,)]
+    source = si.read_files(path, filter=~(pc.field("f") < 200))
+    assert sum(len(one) for one in groups_read(spark, source, "id")) == 10
+    assert [row.id for row in source.to_dataframe(spark).collect()] == [99]
+
+
+def test_files_are_left_out_by_what_is_known_without_their_content(spark: SparkSession, tmp_path: Path) -> None:
+    """Their folder, their length, their name."""
+    for number in range(4):
+        (tmp_path / f"k={number}").mkdir()
+        (tmp_path / f"k={number}" / "a.png").write_bytes(b"x" * (number + 1))
+    for condition in (pc.field("k") >= 2, pc.field("length") > 2):
+        source = si.read_files(tmp_path, filter=condition)
+        assert sum(one is None for one in groups_read(spark, source, "content")) == 2
+        assert sorted(len(row.content) for row in source.to_dataframe(spark).collect()) == [3, 4]
+    source = si.read_files(tmp_path, filter=pc.field("content") == b"xx")
+    assert [row.k for row in source.to_dataframe(spark).collect()] == [1]
+
+
 def test_columns_that_are_named_are_those_that_are_there(spark: SparkSession, vectors: Path) -> None:
     """Others are refused by ``keep=``, with the names that are there."""
     source = si.read_files(vectors, columns=["x", "id"])
@@ -127,6 +166,17 @@ def test_a_preview_of_files(spark: SparkSession, vectors: Path) -> None:
     """Exactly so many rows."""
     frame = si.preview(vectors, model(double), n=3, inputs="x", outputs="y array<float>", keep=["id"])
     assert len(frame) == 3
+    table = spark.read.parquet(str(vectors))
+    frame = si.preview(table, model(double), n=3, inputs="x", outputs="y array<float>", keep=["id"], scan="direct")
+    assert list(frame["id"]) == [0, 1, 2]
+
+
+def test_a_preview_reads_the_columns_that_it_names(spark: SparkSession, tmp_path: Path) -> None:
+    """So that one which cannot travel is no obstacle."""
+    path = str(tmp_path / "months.parquet")
+    spark.sql("select interval '3' month as m, 1 as x").write.parquet(path)
+    frame = si.preview(path, model(double), inputs="x", outputs="y int", keep=["x"])
+    assert frame.to_dict("list") == {"x": [1], "y": [2]}
 
 
 def test_an_error_names_the_file(spark: SparkSession, vectors: Path) -> None:
@@ -142,6 +192,23 @@ def test_an_error_names_the_file(spark: SparkSession, vectors: Path) -> None:
         si.predict(str(vectors), model(refuse), inputs="x", outputs="y array<float>", batch_size=1, key="id").collect()
     assert "partition 1" in str(caught.value)
     assert "vectors.parquet/p1.parquet" in str(caught.value)
+
+
+def test_a_password_in_an_address_is_not_told(spark: SparkSession) -> None:
+    """Neither by us nor in Spark's own words, of which the first line is the Java exception's."""
+    with pytest.raises(si.ConfigError, match="Spark cannot read ftp://127") as caught:
+        predict("ftp://bob:s3cret@127.0.0.1:1/x.parquet")
+    assert "s3cret" not in str(caught.value)
+    assert "An error occurred while calling" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sign", ["_delta_log/", ".hoodie/", "metadata/v1.metadata.json"])
+def test_the_folder_of_a_table_format_is_refused(spark: SparkSession, vectors: Path, sign: str) -> None:
+    """Unless Parquet is asked for."""
+    (vectors / sign).mkdir(parents=True)
+    with pytest.raises(si.ConfigError, match=r"is a table of (Delta|Hudi|Iceberg), whose own list says"):
+        predict(vectors)
+    assert predict(si.read_files(vectors, format="parquet")).count() == ROWS
 
 
 # --- one row a file -----------------------------------------------------------------------------------------------------
@@ -181,6 +248,19 @@ def test_text_files_are_rows(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "3.txt").write_bytes(b"\xff")
     with pytest.raises(Exception, match=r"the file file:/.*3\.txt cannot be read \(UnicodeDecodeError"):
         si.read_files(tmp_path).to_dataframe(spark).collect()
+
+
+def test_compressed_files_are_what_they_are_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Of binary files the bytes as they lie there; of text what was compressed; what only Hadoop writes is refused."""
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"hello " * 100))
+    path = str(tmp_path / "a.txt.gz")
+    ours, theirs = si.read_files(path, format="binary").to_dataframe(spark), spark.read.format("binaryFile").load(path)
+    assert rows(ours) == rows(theirs)
+    text = si.read_files(path, format="text").to_dataframe(spark).first().value
+    assert text == spark.read.text(path, wholetext=True).first().value == "hello " * 100
+    (tmp_path / "a.txt.gz").rename(tmp_path / "a.lz4")
+    with pytest.raises(Exception, match=r"a\.lz4 is compressed in a way of Hadoop's own"):
+        si.read_files(tmp_path / "a.lz4", format="text").to_dataframe(spark).collect()
 
 
 def test_a_bad_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -266,6 +346,38 @@ def test_other_formats_buckets_and_streams_are_refused(spark: SparkSession, vect
             predict(frame, scan="direct")
 
 
+def test_options_that_may_change_rows_are_refused(spark: SparkSession, vectors: Path) -> None:
+    """Those that do not are known by name."""
+    assert predict(spark.read.option("mergeSchema", "true").parquet(str(vectors)), scan="direct").count() == ROWS
+    for option, value in (("ignoreCorruptFiles", "true"), ("datetimeRebaseMode", "LEGACY"), ("anythingNew", "1")):
+        with pytest.raises(si.ConfigError, match=f"it is read with the option '{option.lower()}', which may change its rows"):
+            predict(spark.read.option(option, value).parquet(str(vectors)), scan="direct")
+
+
+def test_a_path_given_twice_is_refused_where_spark_reads_it_twice(spark: SparkSession, vectors: Path) -> None:
+    """``read_files`` takes a file once, however often it is named, in the order of the names."""
+    for paths in ((vectors, vectors), (vectors, vectors / "p1.parquet")):
+        frame = spark.read.parquet(*map(str, paths))
+        assert frame.count() > ROWS
+        with pytest.raises(si.ConfigError, match="twice, or one below another"):
+            predict(frame, scan="direct")
+        assert [row.id for row in predict(si.read_files([*reversed(paths)])).collect()] == list(range(ROWS))
+    system = in_another_system(vectors)
+    source = si.read_files(["p1.parquet", "*", "p1.parquet"], filesystem=system, format="parquet")
+    assert [row.id for row in predict(source).collect()] == list(range(ROWS))
+
+
+def test_columns_that_came_with_a_default_are_refused(spark: SparkSession) -> None:
+    """The rows that were there have the value, and the files do not."""
+    spark.sql("drop table if exists grown")
+    spark.sql("create table grown (x int) using parquet")
+    spark.sql("insert into grown values (1), (2)")
+    spark.sql("alter table grown add column c int default 42")
+    assert [row.c for row in spark.table("grown").collect()] == [42, 42]
+    with pytest.raises(si.ConfigError, match="its column 'c' has the default 42 where the files lack it"):
+        si.predict(spark.table("grown"), model(double), inputs="x", outputs="y int", scan="direct")
+
+
 # --- what cannot be ----------------------------------------------------------------------------------------------------
 
 
@@ -303,6 +415,10 @@ def test_wrong_arguments_say_what_is_right(spark: SparkSession, vectors: Path) -
         si.read_files(vectors, filter="id > 3")
     with pytest.raises(si.ConfigError, match=r"filter is \(ident > 3\), which does not go with the columns of the files"):
         predict(si.read_files(vectors, filter=pc.field("ident") > 3))
+    with pytest.raises(si.ConfigError, match="names a column by its position: name the columns"):
+        si.read_files(vectors, filter=pc.field(0) > 3)
+    with pytest.raises(si.ConfigError, match="columns is empty, expected the name of one column or more"):
+        si.read_files(vectors, columns=[])
     with pytest.raises(si.ConfigError, match=r"path is \[\], expected a path"):
         si.read_files([])
     with pytest.raises(si.ConfigError, match="max_partition_bytes is 0"):
@@ -401,6 +517,33 @@ def test_partition_folders_become_columns(spark: SparkSession, tmp_path: Path) -
     assert [tuple(row) for row in rows(scored)] == [("c d", 2, 4), (None, 1, 2)]
 
 
+@pytest.mark.parametrize(
+    "root", ["g/../g/b1", "g/[^z]*", "g/b[0-9]", "g//b?", "g/{b1,none}", "g/[!a]1", r"with \[a\]", "g/b1/day=3", "g/b1/*/*"]
+)
+def test_partition_columns_have_their_values_however_the_path_is_spelt(spark: SparkSession, tmp_path: Path, root: str) -> None:
+    """Hadoop's globs, its escapes, ``..``: read by name, and by a DataFrame's own files."""
+    for folder in ("g/b1/day=3", "g/zz/day=4", "with [a]/day=5"):
+        (tmp_path / folder).mkdir(parents=True)
+        pq.write_table(pa.table({"x": [1.0]}), tmp_path / folder / "a.parquet")
+    path = f"file://{tmp_path}/{root}"
+    theirs = spark.read.parquet(path)
+    ours = si.read_files(path, format="parquet").to_dataframe(spark)
+    assert ours.schema == theirs.schema
+    assert rows(ours) == rows(theirs)
+    scored = si.predict(theirs, model(double), inputs="x", outputs="y double", scan="direct").drop("y")
+    assert rows(scored) == rows(theirs)
+
+
+def test_a_file_without_the_partition_folder_of_others_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """It would have nulls where Spark leaves it out."""
+    (tmp_path / "day=3").mkdir()
+    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "day=3" / "a.parquet")
+    pq.write_table(pa.table({"x": [2.0]}), tmp_path / "b.parquet")
+    for more in ({}, {"filesystem": in_another_system(tmp_path)}):
+        with pytest.raises(si.ConfigError, match=r"b\.parquet has no folder day=, from which the column 'day'"):
+            si.read_files("" if more else tmp_path, format="parquet", **more).to_dataframe(spark)
+
+
 def test_files_may_differ_in_order_and_lack_columns(spark: SparkSession, tmp_path: Path) -> None:
     """The first file's schema holds, as Spark's default has it; names are the same whatever their case; empty files give no rows."""
     pq.write_table(pa.table({"A": [1], "b": ["x"], "s": [{"u": 1, "V": 2}]}), tmp_path / "a.parquet")
@@ -442,6 +585,22 @@ def test_dates_in_the_calendar_of_spark_2_are_refused(spark: SparkSession, tmp_p
     assert [row.y for row in si.predict(source, model(double), inputs="x", outputs="y int", keep=["x"]).collect()] == [2]
 
 
+def test_settings_that_move_times_are_heeded(spark: SparkSession, tmp_path: Path) -> None:
+    """Those that Spark would move are refused, and a file whose writer is known is read."""
+    pq.write_table(pa.table({"d": [date(1500, 1, 1)], "t": [NOW], "x": [1]}), tmp_path / "a.parquet")
+    source = si.read_files(tmp_path / "a.parquet", columns=["d", "x"])
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY")
+    with pytest.raises(Exception, match=r"datetimeRebaseModeInRead\), and its column 'd' holds dates"):
+        source.to_dataframe(spark).collect()
+    spark.conf.set("spark.sql.parquet.int96TimestampConversion", "true")
+    try:
+        with pytest.raises(si.ConfigError, match=r"int96TimestampConversion\), and the column 't' holds times"):
+            si.read_files(tmp_path / "a.parquet").to_dataframe(spark)
+        assert si.read_files(tmp_path / "a.parquet", columns=["x"]).to_dataframe(spark).first().x == 1
+    finally:
+        spark.conf.unset("spark.sql.parquet.int96TimestampConversion")
+
+
 def test_a_column_that_cannot_travel_is_refused_where_it_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     """And passed over where it is not."""
     path = str(tmp_path / "months.parquet")
@@ -478,6 +637,35 @@ def test_a_file_system_of_pyarrows(spark: SparkSession, tmp_path: Path) -> None:
     assert rows(ours) == rows(expected.where("k > 0"))
     with pytest.raises(si.ConfigError, match="there is no file at nowhere"):
         si.read_files("nowhere", filesystem=system, format="parquet").to_dataframe(spark)
+
+
+def test_names_with_signs_and_long_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    """Where pyarrow lists: a percent sign is one, and whole numbers past 64 bits are decimals, as in Spark."""
+    for number in (1, 10**20):
+        (tmp_path / f"n={number}").mkdir()
+        pq.write_table(pa.table({"x": [1]}), tmp_path / f"n={number}" / "a%20b c.parquet")
+    expected = spark.read.parquet(str(tmp_path))
+    for path, more in (
+        ("", {"filesystem": in_another_system(tmp_path)}),
+        (f"local://{tmp_path}", {}),
+        (f"local://{tmp_path}/*/a%20b c.parquet", {}),
+    ):
+        ours = si.read_files(path, format="parquet", **more).to_dataframe(spark)
+        if not path.endswith("parquet"):
+            assert ours.schema == expected.schema
+            assert rows(ours) == rows(expected)
+        assert [row.x for row in ours.collect()] == [1, 1]
+
+
+def test_one_files_word_on_its_nulls_does_not_bind_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    """Where pyarrow tells the types, all columns may be null, as in Spark."""
+    told = '{"type":"struct","fields":[{"name":"x","type":{"type":"array","elementType":"long","containsNull":false},"nullable":false,"metadata":{}}]}'
+    first = pa.table({"x": [[1]]}).replace_schema_metadata({"org.apache.spark.sql.parquet.row.metadata": told})
+    pq.write_table(first, tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": pa.array([None, [None]], pa.list_(pa.int64()))}), tmp_path / "b.parquet")
+    ours = si.read_files("", format="parquet", filesystem=in_another_system(tmp_path)).to_dataframe(spark)
+    assert ours.schema == spark.read.parquet(str(tmp_path)).schema
+    assert rows(ours.where("x is null")) == [(None,)]
 
 
 def test_a_url_that_only_fsspec_knows(spark: SparkSession, tmp_path: Path) -> None:

@@ -117,6 +117,22 @@ def test_the_workers_read_what_spark_reads(
     assert rows(ours) == rows(theirs)
 
 
+NUMBERS = st.none() | st.sampled_from([-1.5, 0.0, -0.0, 1.0, 2.0, float("inf"), float("nan")])
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@given(values=st.lists(NUMBERS, max_size=8), groups=st.integers(1, 4), negated=st.booleans(), width=st.sampled_from([32, 64]))
+def test_a_filter_of_floats_is_that_of_arrow(
+    spark: SparkSession, tmp_path: Path, values: Any, groups: int, negated: bool, width: int
+) -> None:
+    """Whatever the row groups: no comparison with NaN is true, as in IEEE 754 (Spark takes NaN for the largest number)."""
+    table = pa.table({"x": pa.array(values, pa.float32() if width == 32 else pa.float64())})
+    pq.write_table(table, tmp_path / "f.parquet", row_group_size=groups)
+    condition = ~(pc.field("x") < 1.0) if negated else pc.field("x") >= 1.0
+    found = si.read_files(tmp_path / "f.parquet", filter=condition).to_dataframe(spark)
+    assert sorted(repr(row.x) for row in found.collect()) == sorted(map(repr, table.filter(condition)["x"].to_pylist()))
+
+
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(
     values=st.lists(st.none() | st.integers(-20, 20), max_size=12),
