@@ -890,6 +890,33 @@ def test_text_stays_with_tensorflow(engine: str, tmp_path: Path) -> None:
         assert scored(si.TensorFlowModel(tmp_path, optimize="auto"), data, inputs="t", outputs="y int")["y"] == [1, 3]
 
 
+def test_tensorflows_integers_and_doubles_are_not_narrowed(tmp_path: Path) -> None:
+    """Openvino is refused by name; 'auto' gives integers to no engine, and the answers stay exact."""
+    keras_net()
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install 'sparkinfer[openvino]'")
+    import tensorflow as tf
+
+    class Rest(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.int64, name="x")])
+        def whole(self, x: Any) -> Any:
+            return {"y": x % 1000}
+
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.float64, name="x")])
+        def double(self, x: Any) -> Any:
+            return {"y": x - 20_000_000.0}
+
+    module = Rest()
+    for name in ("whole", "double"):
+        tf.saved_model.save(module, str(tmp_path / name), signatures=getattr(module, name))
+    whole, double = pa.table({"x": [3, 2**31 + 7]}), pa.table({"x": [20_000_001.0]})
+    with pytest.raises(ModelLoadError, match="output 'y' is int64"):
+        scored(si.TensorFlowModel(tmp_path / "whole", optimize="openvino"), whole, outputs="y long")
+    with pytest.raises(ModelLoadError, match="computes in float64"):
+        scored(si.TensorFlowModel(tmp_path / "double", optimize="openvino"), double, outputs="y double")
+    with pytest.warns(SparkInferWarning, match="runs the model as it is: openvino: .*; xla: "):
+        assert scored(si.TensorFlowModel(tmp_path / "whole", optimize="auto"), whole, outputs="y long")["y"] == [3, 655]
+
+
 def test_what_tensorflow_does_not_have_is_told() -> None:
     """The engines that there are, are named."""
     with pytest.raises(ConfigError, match=r"optimize is 'onnxruntime', expected None or an engine. There is: 'auto', 'openvino', 'xla'"):
