@@ -24,22 +24,38 @@ from sparkinfer.backends.exported import flat, structure_of
 from sparkinfer.engine.contracts import Optimized
 from sparkinfer.engine.partition import backend_named
 from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SparkInferError, remark
-from sparkinfer.sample_inputs import Sample, sample_of
+from sparkinfer.sample_inputs import Sample, sample_of, with_free_axes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sparkinfer.engine.batch import Inputs
     from sparkinfer.engine.contracts import LoadedModel, ModelPlan
     from sparkinfer.engine.partition import PartitionPlan
 
 __all__ = ["optimised"]
 
-_RELATIVE, _ABSOLUTE = 1e-3, 1e-4  # np.allclose's: other engines add the same float32 numbers in another order
+_RELATIVE, _ABSOLUTE = (
+    1e-3,
+    1e-4,
+)  # other engines add the same float32 numbers in another order; the second of the output's largest value, or of 1
 _KEPT = 20  # of what was made; the files lie in the driver's folder
 _PACKAGES = ("torch", "tensorflow-cpu", "tensorflow", "onnx", "onnxscript", "onnxruntime", "openvino")
 
+
+@dataclass(frozen=True)
+class _Compared:
+    """What changes in the model's plan, and the largest difference of the answers."""
+
+    changes: dict[str, Any]
+    largest: float
+
+
 _lock = Lock()
-_made: OrderedDict[str, ModelPlan | str] = OrderedDict()  # or why it cannot be made: the error itself would keep the model alive
+_exports: OrderedDict[str, dict[str, Any]] = OrderedDict()  # what changes in the model's plan; by model, engine, types and shapes
+_found: OrderedDict[str, _Compared | str] = (
+    OrderedDict()
+)  # or why not (the error itself would keep the model alive); by the sample's values too
 
 
 def optimised(
@@ -87,10 +103,15 @@ def _first_that_fits(
         return replace(plan.model, optimized=Optimized("auto", None, why=why))
     try:
         attempt = _Attempt(plan, engines, sample_of(plan, model, rows))
-    except SparkInferError as error:
+    except Exception as error:
         if getattr(model, "example_inputs", None) is not None:  # the user's own slip, and no engine's
             raise
-        return replace(plan.model, optimized=Optimized("auto", None, why=str(error)))
+        return replace(plan.model, optimized=Optimized("auto", None, why=_told(error)))
+    try:
+        with engines.undisturbed():
+            attempt.sample = with_free_axes(attempt.sample, attempt.takes)
+    except Exception as error:  # noqa: BLE001 - the workers will tell, if it is the model
+        return replace(plan.model, optimized=Optimized("auto", None, why=_told(error)))
     reasons = []
     for engine in engines.AUTO:
         if why := engines.unsuited(engine, attempt.sample.traced, attempt.sample.free):
@@ -98,11 +119,15 @@ def _first_that_fits(
             continue
         try:
             found = _with(plan.model, engine, attempt)
-        except (ModelLoadError, MissingDependencyError, ConfigError) as error:
-            reasons.append(f"{engine}: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever an engine raises, the model itself runs
+            reasons.append(f"{engine}: {_told(error)}")
         else:
             return replace(found, optimized=replace(_optimized(found), asked="auto", why="; ".join(reasons)))
     return replace(plan.model, optimized=Optimized("auto", None, why="; ".join(reasons)))
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, SparkInferError) else f"{type(error).__name__}: {error}"
 
 
 def _on_card(plan: PartitionPlan, *, cards: Callable[[], bool]) -> str:
@@ -160,6 +185,19 @@ class _Attempt:
                 raise ModelLoadError(msg) from error
         return self._answers
 
+    def takes(self, inputs: Inputs) -> bool:
+        """Tell whether the model itself answers."""
+        return self.answer(inputs) is not None
+
+    def answer(self, inputs: Inputs) -> Any:
+        """Give the model's own answer; ``None`` where it raises."""
+        try:
+            return self.loaded.predict(inputs)
+        except ModelLoadError:  # it cannot even be loaded
+            raise
+        except Exception:  # noqa: BLE001 - the sizes were made up, and a model may refuse them
+            return None
+
 
 def load_here(plan: ModelPlan, threads: int) -> LoadedModel:
     """Load a model in this process, on the CPU."""
@@ -167,24 +205,34 @@ def load_here(plan: ModelPlan, threads: int) -> LoadedModel:
 
 
 def _with(plan: ModelPlan, engine: str, attempt: _Attempt) -> ModelPlan:
-    """Give the plan of the model in an engine, made and compared once a process."""
+    """Give the plan of the model in an engine: exported once a process, and compared once for each sample's values."""
     sample = attempt.sample
     key = fingerprint_of(plan.fingerprint, engine, repr(sample.signature), *_versions())
+    values = fingerprint_of(key, sample.fingerprint)
     with _lock:
-        if key not in _made:
-            try:
-                with attempt.engines.undisturbed():
-                    _made[key] = _compared(_make(plan, engine, key, attempt), engine, attempt)
-            except ModelLoadError as error:
-                _made[key] = str(error)
-                raise
-        found = _made[key]
-        _made.move_to_end(key)
-        while len(_made) > _KEPT:
-            _made.popitem(last=False)
+        if values not in _found:
+            with attempt.engines.undisturbed():
+                attempt.answers  # noqa: B018 - what the model itself raises says nothing of the engine, and is not kept
+                try:
+                    changes = _changes(plan, engine, key, attempt)
+                    found: _Compared | str = _Compared(changes, _compare(replace(plan, **changes), engine, attempt))
+                except ModelLoadError as error:
+                    found = str(error)
+            _keep(_found, values, found)
+        found = _found[values]
+        _found.move_to_end(values)
     if isinstance(found, str):
         raise ModelLoadError(found)
-    return replace(found, label=plan.label, model_id=plan.model_id, ship=_shipped(plan, found))
+    # the files of a model that is changed in place are this plan's own: one content may lie in two places
+    changes = _in_place(plan, engine) if engine in attempt.engines.IN_PLACE else found.changes
+    ship = "auto" if "files" in changes and plan.ship == "path" else plan.ship  # an export lies in no place that every worker sees
+    return replace(plan, **changes, ship=ship, optimized=Optimized(engine, engine, found.largest))
+
+
+def _keep(kept: OrderedDict[str, Any], key: str, value: object) -> None:
+    kept[key] = value
+    while len(kept) > _KEPT:
+        kept.popitem(last=False)
 
 
 def _versions() -> list[str]:
@@ -197,9 +245,17 @@ def _versions() -> list[str]:
     return found
 
 
-def _make(plan: ModelPlan, engine: str, key: str, attempt: _Attempt) -> ModelPlan:
+def _in_place(plan: ModelPlan, engine: str) -> dict[str, Any]:
+    return {"fingerprint": fingerprint_of(plan.fingerprint, engine), "options": {**plan.options, "optimize": engine}}
+
+
+def _changes(plan: ModelPlan, engine: str, key: str, attempt: _Attempt) -> dict[str, Any]:
+    """Say what is other in the engine's plan than in the model's own."""
     if engine in attempt.engines.IN_PLACE:
-        return replace(plan, fingerprint=fingerprint_of(plan.fingerprint, engine), options={**plan.options, "optimize": engine})
+        return _in_place(plan, engine)
+    if key in _exports:
+        _exports.move_to_end(key)
+        return _exports[key]
     sample = attempt.sample
     answer = attempt.answers[0]
     try:
@@ -207,49 +263,62 @@ def _make(plan: ModelPlan, engine: str, key: str, attempt: _Attempt) -> ModelPla
     except ModelLoadError as error:
         msg = f"{plan.label}: optimize={engine!r} cannot take the model: {error}"
         raise ModelLoadError(msg) from error
-    return replace(
-        plan,
-        backend=backend,
-        kind=engine,
-        fingerprint=fingerprint_of(key, *(file.sha256 for file in files)),
-        payload=b"",
-        files=files,
-        options={"exported": replace(exported, style=None) if sample.own_names else exported},
-    )
+    changes = {
+        "backend": backend,
+        "kind": engine,
+        "fingerprint": fingerprint_of(key, *(file.sha256 for file in files)),
+        "payload": b"",
+        "files": files,
+        "options": {"exported": replace(exported, style=None) if sample.own_names else exported},
+    }
+    _keep(_exports, key, changes)
+    return changes
 
 
-def _shipped(plan: ModelPlan, made: ModelPlan) -> str:
-    """Say how the files reach the workers: those of an export lie in no place that every worker sees."""
-    return "auto" if plan.ship == "path" and made.backend != plan.backend else plan.ship
-
-
-def _compared(made: ModelPlan, engine: str, attempt: _Attempt) -> ModelPlan:
-    """Compare the engine's answers with the model's own, and keep the largest difference.
+def _compare(made: ModelPlan, engine: str, attempt: _Attempt) -> float:
+    """Compare the engine's answers with the model's own; gives the largest difference.
 
     Raises:
         ModelLoadError: the engine raised, or its answers are others.
+        MissingDependencyError: the engine is not installed.
     """
     label = attempt.plan.model.label
-    largest = 0.0
-    expected = attempt.answers[1:]
+    pairs = list(zip(attempt.sample.batches, attempt.answers[1:], strict=True))
+    pairs += [(inputs, own) for inputs in attempt.sample.others if (own := attempt.answer(inputs)) is not None]
     try:
         loaded = load_here(made, attempt.threads)
-        found = [loaded.predict(inputs) for inputs in attempt.sample.batches]
+        found = [loaded.predict(inputs) for inputs, _ in pairs]
         loaded.release()
+    except MissingDependencyError:
+        raise
     except Exception as error:
         msg = f"{label}: optimize={engine!r} took the model, but raised on the sample inputs ({type(error).__name__}: {error})"
         raise ModelLoadError(msg) from error
-    for inputs, own, others in zip(attempt.sample.batches, expected, found, strict=True):
+    largest = 0.0
+    scales = _scales([own for _, own in pairs])
+    for (inputs, own), others in zip(pairs, found, strict=True):
         rows = len(next(iter(inputs.arrays.values())))
         if structure_of(own) != structure_of(others):
             msg = f"{label}: optimize={engine!r} answers with {structure_of(others)[1]}, and the model itself with {structure_of(own)[1]}"
             raise ModelLoadError(msg)
         for name, left, right in zip(structure_of(own)[1], flat(own), flat(others), strict=True):
-            largest = max(largest, _difference(f"{label}: with optimize={engine!r} output {name!r}", rows, left, right))
-    return replace(made, optimized=Optimized(engine, engine, largest))
+            what = f"{label}: with optimize={engine!r} output {name!r}"
+            largest = max(largest, _difference(what, rows, left, right, _ABSOLUTE * min(1.0, scales.get(name, 1.0))))
+    return largest
 
 
-def _difference(what: str, rows: int, own: np.ndarray, other: np.ndarray) -> float:
+def _scales(answers: list[Any]) -> dict[str, float]:
+    """Give each floating output's largest value: probabilities of a thousand classes are all small."""
+    found: dict[str, float] = {}
+    for answer in answers:
+        for name, array in zip(structure_of(answer)[1], flat(answer), strict=True):
+            if array.dtype.kind == "f":
+                values = np.abs(array[np.isfinite(array)].astype(np.float64))
+                found[name] = max(found.get(name, 0.0), float(values.max(initial=0.0)))
+    return found
+
+
+def _difference(what: str, rows: int, own: np.ndarray, other: np.ndarray, absolute: float) -> float:
     """Give the largest absolute difference.
 
     Raises:
@@ -258,16 +327,16 @@ def _difference(what: str, rows: int, own: np.ndarray, other: np.ndarray) -> flo
     if own.shape != other.shape or own.dtype != other.dtype:
         msg = f"{what} is {other.dtype} {other.shape} for {rows} rows, and the model itself gives {own.dtype} {own.shape}"
         raise ModelLoadError(msg)
-    if own.dtype.kind not in "biuf":
-        wrong, largest = bool((own != other).any()), 0.0
-    else:
+    floats = own.dtype.kind == "f"
+    largest = 0.0
+    if own.dtype.kind in "biuf":
         left, right = own.astype(np.float64), other.astype(np.float64)
         with np.errstate(invalid="ignore"):  # infinity from infinity
-            apart = np.abs(left - right)
-        largest = float(np.nanmax(apart, initial=0.0))
-        wrong = not (np.allclose(right, left, _RELATIVE, _ABSOLUTE, equal_nan=True) if own.dtype.kind == "f" else largest == 0)
+            largest = float(np.nanmax(np.abs(left - right), initial=0.0))
+    # integers are compared as they are: as floats, large ones that differ would be equal
+    wrong = not np.allclose(right, left, _RELATIVE, absolute, equal_nan=True) if floats else bool((own != other).any())
     if wrong:
-        allowed = f"{_ABSOLUTE:g} + {_RELATIVE:g} of the value" if own.dtype.kind == "f" else "none, since it is no float"
+        allowed = f"{absolute:.3g} + {_RELATIVE:g} of the value" if floats else "none, since it is no float"
         msg = (
             f"{what} differs from the model's own by up to {largest:.3g} in a batch of {rows} rows (allowed: {allowed}). It was not used: leave "
             "optimize out, or try another engine"

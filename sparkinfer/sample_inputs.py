@@ -8,13 +8,14 @@ Invariant: the data are looked at only where nothing else tells what the model g
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from sparkinfer.arguments import model_names
+from sparkinfer.artifacts import fingerprint_of
 from sparkinfer.engine.batch import Failure, Inputs
 from sparkinfer.exceptions import ConfigError
 from sparkinfer.schema import NUMERIC
@@ -25,13 +26,19 @@ if TYPE_CHECKING:
     from sparkinfer.engine.partition import PartitionPlan
     from sparkinfer.engine.prepare import Prepare
 
-__all__ = ["SAMPLE_ROWS", "Sample", "sample_of"]
+__all__ = ["SAMPLE_ROWS", "Sample", "resized", "sample_of", "with_free_axes"]
 
 SAMPLE_ROWS = 8
 """Rows of the data that are looked at."""
 
 _EXPORTED_ROWS = 5  # more than one, which torch.export would take for a constant, and seldom another axis's size
 _COMPARED_ROWS = (1, 3, 8)
+_OTHER_SIZES: tuple[Callable[[int], int], ...] = (
+    lambda _: 1,
+    lambda _: 2,
+    lambda size: size + 1,
+    lambda size: 2 * size + 3,
+)  # of free axes
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Sample:
         free: by input, its axes that are free besides the batch's.
         own_names: the inputs are named as the model's own parameters are, in their order.
         origin: where they come from, for messages.
+        declared: the shapes are the model's own or the ``TensorSpec``s', so that no row has another one unnoticed.
     """
 
     traced: Inputs
@@ -51,6 +59,19 @@ class Sample:
     free: Mapping[str, frozenset[int]]
     own_names: bool
     origin: str
+    declared: bool = False
+
+    @property
+    def others(self) -> tuple[Inputs, ...]:
+        """Batches with other sizes of the free axes, which the model may refuse; none where no axis is free."""
+        if not any(self.free.values()):
+            return ()
+        return tuple(resized(_rows(self.traced, 3), self.free, size) for size in _OTHER_SIZES)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash the values: what was found with these says nothing of others."""
+        return fingerprint_of(*(part for inputs in (self.traced, *self.batches) for part in _content(inputs)))
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -74,10 +95,10 @@ def sample_of(plan: PartitionPlan, model: object, rows: Callable[[], pa.RecordBa
     declared = _of_model(plan.model)
     if declared is not None:
         ordered = plan.model.options.get("ordered", True) or declared.style == "single"
-        return _repeated(plan, declared, "made up by the model's own shapes", own_names=ordered)
+        return replace(_repeated(plan, declared, "made up by the model's own shapes", own_names=ordered), declared=True)
     specified = _of_specs(plan.prepare)
     if specified is not None:
-        return _repeated(plan, specified, "made up by the TensorSpecs")
+        return replace(_repeated(plan, specified, "made up by the TensorSpecs"), declared=True)
     if rows is None:
         msg = (
             f"{plan.model.label}: optimize needs to know what the model gets, and there are no data yet: give example_inputs=, such as an array "
@@ -99,6 +120,52 @@ def _rows(inputs: Inputs, count: int) -> Inputs:
 
 def _arrays(named: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: np.asarray(value.detach().cpu() if hasattr(value, "detach") else value) for name, value in named.items()}
+
+
+def _content(inputs: Inputs) -> list[str | bytes]:
+    parts: list[str | bytes] = []
+    for name, array in inputs.arrays.items():
+        values = repr(array.tolist()) if array.dtype == object else np.ascontiguousarray(array).tobytes()
+        parts += [name, str(array.dtype), str(array.shape), values]
+    return parts
+
+
+# --- axes that are free
+
+
+def resized(inputs: Inputs, free: Mapping[str, frozenset[int]], size: Callable[[int], int]) -> Inputs:
+    """Give the free axes other sizes, with the values from the beginning again; axes of one size keep one size."""
+    arrays = {}
+    for name, array in inputs.arrays.items():
+        made = array
+        for axis in sorted(free.get(name, ())):
+            if made.shape[axis]:
+                made = np.take(made, np.arange(size(made.shape[axis])) % made.shape[axis], axis=axis)
+        arrays[name] = made
+    return Inputs(inputs.style, arrays)
+
+
+def with_free_axes(sample: Sample, takes: Callable[[Inputs], bool]) -> Sample:
+    """Free the axes that nobody declared, and that the model takes in another size: a later row may have it.
+
+    Args:
+        sample: as it was found.
+        takes: tells whether the model answers.
+    """
+    if sample.declared:
+        return sample
+    one = _rows(sample.traced, 1)
+    axes = [(name, axis) for name, array in one.arrays.items() for axis in range(1, array.ndim) if axis not in sample.free.get(name, ())]
+    found = {name: set(free) for name, free in sample.free.items()}
+    lengths = sorted({one.arrays[name].shape[axis] for name, axis in axes})
+    # together too: ids and their mask, say
+    groups = [{pair} for pair in axes] + [{pair for pair in axes if one.arrays[pair[0]].shape[pair[1]] == length} for length in lengths]
+    for group in groups:
+        free = {name: frozenset(axis for other, axis in group if other == name) for name, _ in group}
+        if any(takes(resized(one, free, size)) for size in (lambda size: size + 1, lambda size: 2 * size)):
+            for name, axis in group:
+                found[name].add(axis)
+    return replace(sample, free={name: frozenset(free) for name, free in found.items()})
 
 
 # --- the user's own
@@ -175,6 +242,9 @@ def _of_data(plan: PartitionPlan, data: pa.RecordBatch) -> Sample:
     if not kept.num_rows:
         msg = f"{plan.model.label}: optimize looks at the data's first rows, and there are none with a value in every input: give example_inputs="
         raise ConfigError(msg)
+    if plan.error_column is not None:  # a bad row costs its own answer only, here as on the workers
+        good = [row for row in range(kept.num_rows) if not _why_bad(plan.prepare(kept.slice(row, 1)))]
+        kept = kept.take(pa.array(good)) if good else kept
     whole = _prepared(plan, kept)
     singles = [_prepared(plan, kept.slice(row, 1)) for row in range(kept.num_rows)]
     free = _free(plan, whole, singles)
@@ -193,11 +263,17 @@ def _without_nulls(plan: PartitionPlan, data: pa.RecordBatch) -> pa.RecordBatch:
 
 def _prepared(plan: PartitionPlan, data: pa.RecordBatch) -> Inputs:
     made = plan.prepare(data)
-    if isinstance(made, Failure) or not made.arrays:
-        why = made.text if isinstance(made, Failure) else made.bad[0].message if made.bad else "it gave nothing"
+    why = _why_bad(made)
+    if isinstance(made, Failure) or why:
         msg = f"{plan.model.label}: optimize looks at the data's first rows, and they cannot be prepared here: {why}. Give example_inputs="
         raise ConfigError(msg)
     return Inputs(made.style, _arrays(made.arrays))
+
+
+def _why_bad(made: Inputs | Failure) -> str:
+    if isinstance(made, Failure):
+        return made.text
+    return "" if made.arrays and not made.bad else made.bad[0].message if made.bad else "it gave nothing"
 
 
 def _free(plan: PartitionPlan, inputs: Inputs, others: Sequence[Inputs]) -> dict[str, frozenset[int]]:

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from sparkinfer.engine.batch import Fault, Inputs, Style
-from sparkinfer.exceptions import SchemaError
+from sparkinfer.exceptions import MissingDependencyError, SchemaError
 
-__all__ = ["Exported", "ExportedInput", "Structure", "feed_name", "flat", "ordered", "structure_of", "structured"]
+__all__ = ["Exported", "ExportedInput", "Structure", "feed_name", "first_line", "flat", "missing", "ordered", "structure_of", "structured"]
 
 Structure = Literal["one", "sequence", "mapping"]
 
@@ -29,11 +29,13 @@ class ExportedInput:
         name: the model's own name for it; it counts where inputs come by name.
         dtype: of the arrays that the engine gets, by NumPy's name.
         shape: without the batch axis; ``None`` for a free axis.
+        casts_floats: the model itself casts floating values to ``dtype``; where it does not, others are a ``Fault``.
     """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
+    casts_floats: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,24 @@ class Exported:
 def feed_name(position: int) -> str:
     """Name an input in an engine's file: the model's own names may be no names there."""
     return f"in{position}"
+
+
+def missing(error: ImportError, package: str, extra: str) -> MissingDependencyError:
+    """Say why an engine's package cannot be imported, and what to do."""
+    if isinstance(error, ModuleNotFoundError) and error.name == package:
+        text = f"the package {package!r}, which runs the exported model, is not installed here: pip install 'sparkinfer[{extra}]'"
+    else:
+        text = (
+            f"the package {package!r}, which runs the exported model, is installed here, but cannot be imported ({type(error).__name__}: {error}): "
+            f"mend the installation, as with pip install --force-reinstall {package}"
+        )
+    return MissingDependencyError(text)
+
+
+def first_line(error: BaseException) -> str:
+    """Give an error's type and the first line of its text, if it has one."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def structure_of(answer: Any) -> tuple[Structure, tuple[str, ...]]:
@@ -122,7 +142,8 @@ def _cast(wanted: ExportedInput, array: np.ndarray) -> np.ndarray:
     dtype = np.dtype(wanted.dtype)
     if array.dtype == dtype:
         return array
-    if dtype.kind == "f" == array.dtype.kind or np.can_cast(array.dtype, dtype, "safe"):
+    floats = dtype.kind == "f" == array.dtype.kind
+    if (floats and wanted.casts_floats) or np.can_cast(array.dtype, dtype, "safe"):
         return array.astype(dtype)
     if dtype.kind in "iu" and array.dtype.kind in "iu":
         made = array.astype(dtype)

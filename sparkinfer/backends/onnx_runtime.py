@@ -1,6 +1,6 @@
 """ONNX Runtime, on the CPU: the backend's verbs.
 
-Runs on: worker; ``check_writer`` on the driver.
+Runs on: worker.
 
 Invariant: the session runs on the CPU with as many threads as it was given, and answers in the structure of the model that it was
 exported from.
@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from sparkinfer.backends.exported import Exported, feed_name, ordered, structured
+from sparkinfer.backends.exported import Exported, feed_name, missing, ordered, structured
 from sparkinfer.backends.numpy import BACKEND as NUMPY
 from sparkinfer.engine.lifeline import mark_framework_used
-from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError
+from sparkinfer.exceptions import ConfigError, ModelLoadError
 
 try:
     import onnxruntime
-except ModuleNotFoundError as error:
-    if error.name != "onnxruntime":
-        raise
-    _TEXT = "the package 'onnxruntime', which runs the exported model, is not installed here: pip install 'sparkinfer[onnx]'"
-    raise MissingDependencyError(_TEXT) from error
+except ImportError as error:
+    raise missing(error, "onnxruntime", "onnx") from error
 
 if TYPE_CHECKING:
     from sparkinfer.config import InferenceConfig
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.contracts import ModelPlan, PrepareStep
     from sparkinfer.engine.stopwatch import QueueMeter
 
-__all__ = ["BACKEND", "check_writer"]
+__all__ = ["BACKEND"]
 
 _ERRORS_ONLY = 3  # of the runtime's log levels: it warns of graphs that it could not simplify
 
@@ -107,15 +103,3 @@ class OnnxLoaded:
     def release(self) -> None:
         """Let go of the session."""
         self._session = None
-
-
-def check_writer() -> None:
-    """Refuse a driver without the packages by which torch writes ONNX.
-
-    Raises:
-        MissingDependencyError: names the first.
-    """
-    for package in ("onnx", "onnxscript"):
-        if find_spec(package) is None:
-            msg = f"the package {package!r}, by which torch exports a model as ONNX, is not installed here: pip install 'sparkinfer[onnx]'"
-            raise MissingDependencyError(msg)

@@ -2,8 +2,9 @@
 
 Runs on: worker; ``convert`` on the driver.
 
-Invariant: nothing is computed in a type that is narrower than the model's own. Files are read by OpenVINO's core, and never by its
-``convert_model``, which sends statistics of its use to its makers (seen in 2026.4).
+Invariant: OpenVINO's CPU computes float64 as float32, int64 as int32, and the remainder of integers in float32 (seen in 2026.4): models with
+the first, and with answers of the second, are refused, and so are an input's values beyond 2**24. Files are read by OpenVINO's core, and never
+by its ``convert_model``, which sends statistics of its use to its makers (seen in 2026.4).
 """
 
 from __future__ import annotations
@@ -17,18 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparkinfer.backends.exported import Exported, feed_name, ordered, structured
+from sparkinfer.backends.exported import Exported, feed_name, first_line, missing, ordered, structured
 from sparkinfer.backends.numpy import BACKEND as NUMPY
+from sparkinfer.engine.batch import Fault
 from sparkinfer.engine.lifeline import mark_framework_used
-from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError
+from sparkinfer.exceptions import ConfigError, ModelLoadError, SchemaError
 
 try:
     import openvino
-except ModuleNotFoundError as error:
-    if error.name != "openvino":
-        raise
-    _TEXT = "the package 'openvino', which runs the exported model, is not installed here: pip install 'sparkinfer[openvino]'"
-    raise MissingDependencyError(_TEXT) from error
+except ImportError as error:
+    raise missing(error, "openvino", "openvino") from error
 
 if TYPE_CHECKING:
     from sparkinfer.config import InferenceConfig
@@ -36,7 +35,10 @@ if TYPE_CHECKING:
     from sparkinfer.engine.contracts import ModelPlan, PrepareStep
     from sparkinfer.engine.stopwatch import QueueMeter
 
-__all__ = ["BACKEND", "convert"]
+__all__ = ["BACKEND", "convert", "refuse_wide"]
+
+_WIDE = ("int64", "uint32", "uint64")
+_EXACT = 2**24  # the largest integer up to which float32 holds every one
 
 
 class OpenVinoBackend:
@@ -107,6 +109,8 @@ class OpenVinoLoaded:
     def predict(self, inputs: Inputs) -> Any:
         """Run the model once."""
         arrays = ordered(self._exported, inputs)
+        for one, array in zip(self._exported.inputs, arrays, strict=True):
+            _refuse_large(one.name, array)
         fed = {feed_name(position): array for position, array in enumerate(arrays)}
         with self._busy:  # two threads of a driver may share the model, and a request is one call's
             self._request.infer({name: openvino.Tensor(fed[name], shared_memory=False) for name in self._names})
@@ -120,6 +124,38 @@ class OpenVinoLoaded:
     def release(self) -> None:
         """Let go of the model."""
         self._request = None
+
+
+def _refuse_large(name: str, array: np.ndarray) -> None:
+    if array.dtype.name not in (*_WIDE, "int32") or not array.size:
+        return
+    wrong = (array > _EXACT) | (array < -_EXACT)
+    if wrong.any():
+        place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+        text = (
+            f"input {name!r} has the value {array[place]}, and OpenVINO computes some integers as float32, which is exact up to 2**24 only: leave optimize "
+            "out, or take another engine"
+        )
+        raise Fault(SchemaError, text, row=place[0])
+
+
+def refuse_wide(doubles: bool, answers: Sequence[tuple[str, str]]) -> None:  # noqa: FBT001 - a fact, told once
+    """Refuse a model that OpenVINO would compute in a narrower type.
+
+    Args:
+        doubles: there is a float64 anywhere in the model.
+        answers: names and NumPy types of its outputs.
+
+    Raises:
+        ModelLoadError: names what it is.
+    """
+    if doubles:
+        msg = "the model computes in float64, and OpenVINO in float32: leave optimize out, or make the model float32"
+        raise ModelLoadError(msg)
+    wide = [(name, dtype) for name, dtype in answers if dtype in _WIDE]
+    if wide:
+        msg = f"output {wide[0][0]!r} is {wide[0][1]}, and OpenVINO computes it as int32: leave optimize out, or return floats and make integers in postprocess"
+        raise ModelLoadError(msg)
 
 
 def convert(source: str | bytes, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[bytes, bytes]:
@@ -146,7 +182,7 @@ def convert(source: str | bytes, inputs: Sequence[str], outputs: Sequence[str]) 
             openvino.save_model(made, path, compress_to_fp16=False)
             return path.read_bytes(), path.with_suffix(".bin").read_bytes()
     except Exception as error:
-        msg = f"OpenVINO {openvino.__version__} cannot take the model ({type(error).__name__}: {str(error).strip().splitlines()[0]})"
+        msg = f"OpenVINO {openvino.__version__} cannot take the model ({first_line(error)})"
         raise ModelLoadError(msg) from error
 
 

@@ -123,6 +123,10 @@ class TensorFlowLoaded:
             raise AssertionError(msg)
         return self._run
 
+    def casts_floats(self, name: str) -> bool:
+        """Tell whether floating values of an input are cast to a type of the model's own."""
+        return self._plan.float_dtype is not None or any(info.name == name for info in self._plan.inputs or ())
+
     def tensors(self, inputs: Inputs) -> dict[str, tf.Tensor]:
         """Give what the model is called with, by the names of its inputs.
 

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from sparkinfer.artifacts import memory_file
-from sparkinfer.backends.exported import Exported, ExportedInput, feed_name, structure_of
+from sparkinfer.backends.exported import Exported, ExportedInput, feed_name, flat, structure_of
 from sparkinfer.exceptions import ModelLoadError
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ IN_PLACE = ("xla",)
 
 def unsuited(engine: str, inputs: Inputs, free: Mapping[str, frozenset[int]]) -> str:
     """Say why ``"auto"`` does not even try an engine; nothing if it does."""
-    del inputs
+    if any(np.asarray(array).dtype.kind in "iu" for array in inputs.arrays.values()):
+        return "an id that an embedding does not have would get zeros or another id's row, where TensorFlow raises"
     if engine == "xla" and any(free.values()):
         return "XLA would compile the model anew for every length of the input"
     return ""
@@ -56,7 +57,7 @@ def export(
         ModelLoadError: the model cannot be exported; names the first cause.
         MissingDependencyError: OpenVINO is not installed.
     """
-    from sparkinfer.backends.openvino_runtime import convert  # noqa: PLC0415 - only for this engine
+    from sparkinfer.backends.openvino_runtime import convert, refuse_wide  # noqa: PLC0415 - only for this engine
 
     del engine
     structure, names = structure_of(answer)
@@ -66,11 +67,15 @@ def export(
     shapes = {name: _shape(tensor, free.get(by_position[name], frozenset())) for name, tensor in tensors.items()}
     with tempfile.TemporaryDirectory(prefix="sparkinfer-") as folder:
         path = Path(folder) / "model.pb"
-        outputs = _freeze(loaded, inputs.style, {name: (shapes[name], tensor.dtype) for name, tensor in tensors.items()}, path)
+        outputs, doubles = _freeze(loaded, inputs.style, {name: (shapes[name], tensor.dtype) for name, tensor in tensors.items()}, path)
+        refuse_wide(doubles, [(name, array.dtype.name) for name, array in zip(names, flat(answer), strict=True)])
         graph, weights = convert(str(path), [feed_name(i) for i in range(len(tensors))], outputs)
     exported = Exported(
         style=inputs.style,
-        inputs=tuple(ExportedInput(by_position[name], tensor.dtype.name, shapes[name]) for name, tensor in tensors.items()),
+        inputs=tuple(
+            ExportedInput(by_position[name], tensor.dtype.name, shapes[name], casts_floats=loaded.casts_floats(name))
+            for name, tensor in tensors.items()
+        ),
         structure=structure,
         names=names,
     )
@@ -88,8 +93,8 @@ def _refuse_other(tensors: Mapping[str, tf.Tensor], answer: Any) -> None:
         raise ModelLoadError(msg)
 
 
-def _freeze(loaded: TensorFlowLoaded, style: Any, specs: Mapping[str, tuple[Any, Any]], path: Path) -> list[str]:
-    """Write the model as one graph with its variables as constants; gives the outputs' names."""
+def _freeze(loaded: TensorFlowLoaded, style: Any, specs: Mapping[str, tuple[Any, Any]], path: Path) -> tuple[list[str], bool]:
+    """Write the model as one graph with its variables as constants; gives the outputs' names, and whether it has a float64 anywhere."""
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2  # noqa: PLC0415 - offered nowhere else
 
     def call(*given: tf.Tensor) -> Any:
@@ -111,7 +116,8 @@ def _freeze(loaded: TensorFlowLoaded, style: Any, specs: Mapping[str, tuple[Any,
     except Exception as error:
         msg = f"TensorFlow cannot write the model as one graph ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]})"
         raise ModelLoadError(msg) from error
-    return [str(tensor.name) for tensor in frozen.outputs]
+    doubles = any(tensor.dtype.base_dtype == tf.float64 for operation in frozen.graph.get_operations() for tensor in operation.outputs)
+    return [str(tensor.name) for tensor in frozen.outputs], doubles
 
 
 def _shape(tensor: tf.Tensor, free: frozenset[int]) -> tuple[int | None, ...]:

@@ -162,6 +162,11 @@ class TorchLoaded:
         """The module itself, in evaluation mode: what an engine exports."""
         return self._module
 
+    @property
+    def float_dtype(self) -> torch.dtype | None:
+        """What floating inputs are cast to; ``None`` where they stay as they come."""
+        return self._float_dtype
+
     def arguments(self, inputs: Inputs) -> dict[str, Any]:
         """Give what the module is called with, by the names of its inputs."""
         return {name: self._place(to_tensor(array)) for name, array in inputs.arrays.items()}

@@ -8,10 +8,11 @@ Invariant: what is exported is the loaded model itself, in evaluation mode, with
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +20,9 @@ import torch
 from torch import nn
 
 from sparkinfer.artifacts import memory_file
-from sparkinfer.backends.exported import Exported, ExportedInput, feed_name, structure_of
+from sparkinfer.backends.exported import Exported, ExportedInput, feed_name, flat, structure_of
 from sparkinfer.backends.torch_values import plain_dtype, plain_structure
-from sparkinfer.exceptions import ModelLoadError
+from sparkinfer.exceptions import MissingDependencyError, ModelLoadError
 
 if TYPE_CHECKING:
     from sparkinfer.backends.torch import TorchLoaded
@@ -43,6 +44,8 @@ _EXPORT_SINCE = (2, 6)  # torch.export.Dim.DYNAMIC
 def unsuited(engine: str, inputs: Inputs, free: Mapping[str, frozenset[int]]) -> str:
     """Say why ``"auto"`` does not even try an engine; nothing if it does."""
     del free
+    if engine == "openvino" and any(np.asarray(array).dtype.kind in "iu" for array in inputs.arrays.values()):
+        return "OpenVINO computes int64 as int32, and gives zeros for ids that an embedding does not have"
     if engine == "channels_last" and not any(np.ndim(array) == 4 for array in inputs.arrays.values()):
         return "no input has channels"
     return ""
@@ -67,6 +70,7 @@ def export(
         ModelLoadError: the model cannot be exported; names the first cause.
         MissingDependencyError: a package that writes the export is not installed.
     """
+    import_module(f"sparkinfer.backends.{_BACKENDS[engine]}")  # tells that its package is missing before the long work
     structure, names = structure_of(answer)
     tensors = loaded.arguments(inputs)
     texts = [name for name, value in tensors.items() if not isinstance(value, torch.Tensor)]
@@ -76,11 +80,19 @@ def export(
     made = _Flat(loaded.module, list(tensors) if inputs.style == "named" else None)
     with _quiet():
         program = _program(made, tensors, free)
+        _check_guards(program, made, tensors, free)
+        if engine == "openvino":
+            _refuse_wide(program, dict(zip(names, flat(answer), strict=True)))
         files = _WRITERS[engine](program, len(tensors), len(names))
     exported = Exported(
         style=inputs.style,
         inputs=tuple(
-            ExportedInput(name, str(tensor.dtype).removeprefix("torch."), _shape(tensor, free.get(name, frozenset())))
+            ExportedInput(
+                name,
+                str(tensor.dtype).removeprefix("torch."),
+                _shape(tensor, free.get(name, frozenset())),
+                casts_floats=loaded.float_dtype is not None,
+            )
             for name, tensor in tensors.items()
         ),
         structure=structure,
@@ -117,16 +129,79 @@ def _program(made: nn.Module, tensors: Mapping[str, torch.Tensor], free: Mapping
     axes = tuple({0: rows, **dict.fromkeys(sorted(free.get(name, ())), torch.export.Dim.DYNAMIC)} for name in tensors)
     try:
         with torch.no_grad():  # under inference_mode no graph can be made
-            return torch.export.export(made, tuple(tensor.clone() for tensor in tensors.values()), dynamic_shapes=(axes,), strict=False)
+            given = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors.values())
+            return torch.export.export(made, given, dynamic_shapes=(axes,), strict=False)
     except Exception as error:
         msg = f"torch.export cannot export the model ({_told(error)})"
         raise ModelLoadError(msg) from error
 
 
-def _onnx(program: Any, inputs: int, outputs: int) -> bytes:
-    from sparkinfer.backends.onnx_runtime import check_writer  # noqa: PLC0415 - only for this engine
+def _check_guards(program: Any, made: nn.Module, tensors: Mapping[str, torch.Tensor], free: Mapping[str, frozenset[int]]) -> None:
+    """Refuse a graph that holds for some sizes of the free axes only, where the model itself takes others: a file of it has no such guards.
 
-    check_writer()
+    Raises:
+        ModelLoadError: names the size.
+    """
+    if not any(free.values()):
+        return
+    sizes: list[Callable[[int], int]] = [lambda _: 2, lambda size: size + 1, lambda size: 2 * size + 3]
+    for bounds in program.range_constraints.values():
+        low, high = (_finite(bound) for bound in (bounds.lower, bounds.upper))
+        sizes += [lambda _, size=size: size for size in ((low or 0) - 1, (high or 0) + 1) if 1 < size < _LARGEST_PROBED]  # type: ignore[misc]
+    graph = program.module()
+    for size in sizes:
+        given = [_resized(tensor, free.get(name, frozenset()), size) for name, tensor in tensors.items()]
+        with torch.no_grad():
+            if not _answers(made, given) or _answers(graph, given):
+                continue
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
+        msg = f"the model does something else at other lengths of its inputs, which an exported graph cannot follow (seen with shapes {shapes})"
+        raise ModelLoadError(msg)
+
+
+_LARGEST_PROBED = 2**16  # of a free axis's sizes: bounds beyond are the exporter's own
+
+
+def _finite(bound: Any) -> int | None:
+    try:
+        return int(bound)
+    except (OverflowError, TypeError, ValueError, AttributeError):  # infinity, of sympy's or torch's kinds
+        return None
+
+
+def _resized(tensor: torch.Tensor, free: frozenset[int], size: Callable[[int], int]) -> torch.Tensor:
+    made = tensor
+    for axis in sorted(free):
+        if made.shape[axis]:
+            made = made.index_select(axis, torch.arange(size(made.shape[axis])) % made.shape[axis])
+    return made
+
+
+def _answers(module: Any, given: Sequence[torch.Tensor]) -> bool:
+    try:
+        module(*(tensor.clone() for tensor in given))
+    except Exception:  # noqa: BLE001 - whatever it is, it is no answer
+        return False
+    return True
+
+
+def _refuse_wide(program: Any, answer: Mapping[str, np.ndarray]) -> None:
+    from sparkinfer.backends.openvino_runtime import refuse_wide  # noqa: PLC0415 - only for this engine
+
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    doubles = any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values)
+    refuse_wide(doubles, [(name, array.dtype.name) for name, array in answer.items()])
+
+
+def _check_writer() -> None:
+    for package in ("onnx", "onnxscript"):
+        if find_spec(package) is None:
+            msg = f"the package {package!r}, by which torch exports a model as ONNX, is not installed here: pip install 'sparkinfer[onnx]'"
+            raise MissingDependencyError(msg)
+
+
+def _onnx(program: Any, inputs: int, outputs: int) -> bytes:
+    _check_writer()
     taken, given = [feed_name(i) for i in range(inputs)], [f"out{i}" for i in range(outputs)]
     try:
         made: Any = torch.onnx.export(program, (), dynamo=True, external_data=False, verbose=False, input_names=taken, output_names=given)
@@ -186,7 +261,7 @@ def _quiet() -> Iterator[None]:
     before = logger.level
     try:
         logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:

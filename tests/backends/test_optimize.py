@@ -22,7 +22,7 @@ from sparkinfer.backends.exported import Exported, ExportedInput, ordered
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.batch import Fault, Inputs
 from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, PredictError, SchemaError, SparkInferWarning
-from sparkinfer.optimizing import optimised
+from sparkinfer.optimizing import load_here, optimised
 from sparkinfer.planning import Functions, plan_partition
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -85,7 +85,7 @@ class InOrder(Dense):
 
     def forward(self, x: Any) -> Any:
         y = super().forward(x)
-        return y, y.argmax(dim=1), x > 0
+        return y, y.argmax(dim=1).int(), x > 0
 
 
 class Half(Dense):
@@ -145,7 +145,7 @@ OUTPUTS = {
     Dense: "y array<float>",
     ByName: "b array<float>, a float",
     Tupled: "second float, first array<float>",
-    InOrder: "y array<float>, best long, positive array<boolean>",
+    InOrder: "y array<float>, best int, positive array<boolean>",
     Half: "y array<float>",
 }
 
@@ -200,8 +200,8 @@ def test_an_engine_answers_in_the_models_own_structure(engine: str, kind: Any) -
 @pytest.mark.parametrize("inputs", [["a", "b"], {"right": "b", "left": "a"}, {"left": "a", "right": "b", "unused": "n"}], ids=str)
 def test_inputs_reach_their_own_arguments(engine: str, inputs: Any) -> None:
     """By position and by name, whatever the order, with one that the model does not look at."""
-    data = pa.table({"a": [1.0, 2.0, 3.0], "b": [10.0, 20.0, 30.0], "n": [1, 2, 3]})
-    found = scored(si.TorchModel(Two(), optimize=engine), data, inputs=inputs, outputs="y double")
+    data = pa.table({"a": pa.array([1, 2, 3], pa.float32()), "b": pa.array([10, 20, 30], pa.float32()), "n": [1, 2, 3]})
+    found = scored(si.TorchModel(Two(), optimize=engine), data, inputs=inputs, outputs="y float")
     assert found["y"] == [-19.0, -38.0, -57.0]
 
 
@@ -423,11 +423,65 @@ def test_a_missing_engine_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> No
         scored(si.TorchModel(net, optimize="openvino"))
 
 
+@pytest.mark.parametrize(("package", "module"), [("onnxruntime", "onnx_runtime"), ("openvino", "openvino_runtime")])
+def test_a_broken_engine_is_told_with_its_cause(package: str, module: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is installed, but cannot be imported: named, an error with the cause; with 'auto', a reason."""
+    needs_onnx()
+    (tmp_path / f"{package}.py").write_text("raise ImportError('libfoo.so.1: cannot open shared object file')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, f"sparkinfer.backends.{module}", raising=False)
+    net = Dense()
+    with torch.no_grad():
+        net.linear.bias.fill_(len(package) / 64)
+    with pytest.raises(MissingDependencyError, match=f"'{package}'.* cannot be imported .*libfoo.so.1"):
+        scored(si.TorchModel(net, optimize=package))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SparkInferWarning)
+        assert len(scored(si.TorchModel(net, optimize="auto"))["y"]) == 11
+
+
+def test_openvino_needs_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What writes ONNX is torch: ONNX Runtime has no part in it."""
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install 'sparkinfer[openvino]'")
+    needs_onnx()
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.delitem(sys.modules, "sparkinfer.backends.onnx_runtime", raising=False)
+    net = Dense()
+    with torch.no_grad():
+        net.linear.bias.fill_(0.0625)
+    assert len(scored(si.TorchModel(net, optimize="openvino"))["y"]) == 11
+
+
 def test_channels_last_changes_no_answer() -> None:
     """Where the model is loaded; nothing travels beside the model."""
     data = pa.table({"x": [list(map(float, range(48)))] * 5})
     said: dict[str, Any] = {"inputs": ("x", si.TensorSpec("float32", (3, 4, 4)))}
     alike(scored(si.TorchModel(Conv(), optimize="channels_last"), data, **said), scored(si.TorchModel(Conv()), data, **said))
+
+
+def test_channels_last_orders_weights_and_images() -> None:
+    """What is loaded has both with their channels last; without it neither."""
+    images = np.ones((2, 3, 8, 8), np.float32)
+    for engine in ("channels_last", None):
+        plan = optimised_plan(si.TorchModel(Conv(), optimize=engine, **({"example_inputs": images} if engine else {})))
+        loaded: Any = load_here(plan, torch.get_num_threads())
+        for tensor in (loaded.module.conv.weight, loaded.arguments(Inputs("single", {"x": images}))["x"]):
+            assert tensor.is_contiguous(memory_format=torch.channels_last) == (engine is not None)
+
+
+def test_a_model_changed_in_place_keeps_its_own_files(tmp_path: Path) -> None:
+    """The same content in two places is two files: the second call does not go by the first one's path."""
+    paths = [tmp_path / "a.pt", tmp_path / "b.pt"]
+    torch.save(Seen().state_dict(), paths[0])
+    paths[1].write_bytes(paths[0].read_bytes())
+    found = [
+        optimised_plan(si.TorchModel(Seen, weights=path, optimize="channels_last", example_inputs=np.ones((2, 4), np.float32)))
+        for path in paths
+    ]
+    assert found[0].fingerprint == found[1].fingerprint
+    assert [[file.path for file in plan.files] for plan in found] == [[str(path)] for path in paths]
 
 
 @pytest.mark.slow
@@ -441,10 +495,215 @@ def test_compiled_code_answers_as_the_model() -> None:
         "said = {'inputs': ('x', si.TensorSpec('float32', (4,))), 'outputs': 'y array<float>'}\n"
         "one = si.predict_local(data, si.TorchModel(net, optimize='compile'), **said)['y'].to_pylist()\n"
         "other = si.predict_local(data, si.TorchModel(net), **said)['y'].to_pylist()\n"
-        "print(float((torch.tensor(one) - torch.tensor(other)).abs().max()) < 1e-5)\n"
+        "compiled = torch._dynamo.utils.counters['frames']['ok'] > 0\n"
+        "print(compiled and float((torch.tensor(one) - torch.tensor(other)).abs().max()) < 1e-5)\n"
     )
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=500, check=False)
     assert ended.stdout.split()[-1:] == ["True"], ended.stderr
+
+
+# --- what an export may not change ---------------------------------------------------------------------------------------
+
+
+class Cut(nn.Module):
+    """Looks at the first four only."""
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        if ids.shape[1] > 4:
+            ids, mask = ids[:, :4], mask[:, :4]
+        return (ids * mask).sum(dim=1).float() / ids.shape[1]
+
+
+class Even(nn.Module):
+    """Another function at odd lengths."""
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        return (ids * mask).sum(dim=1).float() * (1 if ids.shape[1] % 2 == 0 else 2)
+
+
+class Positions(nn.Module):
+    """Takes up to twelve ids, as a language model takes up to 512."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("position", torch.arange(12.0))
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        return (ids * mask + self.position[: ids.shape[1]]).sum(dim=1)
+
+
+PADDED = {"inputs": {"ids": ("ids", si.TensorSpec("int64", pad=0, mask="mask"))}, "outputs": "y float", "batch_size": 1}
+
+
+@EXPORTED
+@pytest.mark.parametrize("net", [Cut(), Even()], ids=["cut", "even"])
+def test_a_branch_over_a_length_is_refused(engine: str, net: Any) -> None:
+    """The graph has the sample's branch only: at the lengths of later rows it would answer wrongly."""
+    data = pa.table({"ids": [[1] * 6] * 8 + [[1] * 3, [1]]})
+    with pytest.raises(ModelLoadError, match="something else at other lengths of its inputs"):
+        scored(si.TorchModel(net, optimize=engine), data, **PADDED)
+    with pytest.warns(SparkInferWarning, match="runs the model as it is: onnxruntime: .*at other lengths"):
+        found = scored(si.TorchModel(net, optimize="auto"), data, **PADDED)
+    assert found == scored(si.TorchModel(net), data, **PADDED)
+
+
+def test_a_length_that_the_model_itself_refuses_is_no_reason() -> None:
+    """A bound of the model's own is one of the export's too."""
+    needs_onnx()
+    data = pa.table({"ids": [[1] * 6] * 8 + [[1] * 3, [1]]})
+    found = scored(si.TorchModel(Positions(), optimize="onnxruntime"), data, **PADDED)
+    alike(found, scored(si.TorchModel(Positions()), data, **PADDED))
+
+
+class Ids(nn.Module):
+    """Integers in, floats out."""
+
+    def forward(self, x: Any) -> Any:
+        return (x % 1000).float()
+
+
+def test_openvino_refuses_what_it_would_narrow() -> None:
+    """It computes int64 as int32, some integers in float32, and float64 as float32: an error each, never another number."""
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install 'sparkinfer[openvino]'")
+    needs_onnx()
+    model = si.TorchModel(Ids(), optimize="openvino", example_inputs=np.array([1, 2]))
+    assert scored(model, pa.table({"x": [3, 2**24, -(2**24)]}), outputs="y float")["y"] == [3.0, 216.0, 784.0]
+    for large in (2**24 + 1, 2**31 + 7, -(2**40)):
+        with pytest.raises(SchemaError, match=rf"'x' has the value {large}, and OpenVINO computes some integers as float32"):
+            scored(model, pa.table({"x": [3, large]}), outputs="y float")
+    with pytest.raises(ModelLoadError, match="output '0' is int64, and OpenVINO computes it as int32"):
+        scored(si.TorchModel(Treacherous(), optimize="openvino", example_inputs=np.array([1, 2])), pa.table({"x": [1]}), outputs="y long")
+    with pytest.raises(ModelLoadError, match="the model computes in float64"):
+        scored(si.TorchModel(Dense().double(), optimize="openvino"))
+
+
+def test_auto_does_not_give_ids_to_openvino() -> None:
+    """An id that an embedding does not have would get zeros."""
+    module = import_module("sparkinfer.backends.torch_optimize")
+    assert "zeros" in module.unsuited("openvino", Inputs("single", {"x": np.array([1, 2])}), {})
+    assert not module.unsuited("openvino", Inputs("single", {"x": np.array([1.0, 2.0])}), {})
+
+
+class Nothing(nn.Module):
+    """Probabilities of many classes, which an export turns into nothing."""
+
+    def forward(self, x: Any) -> Any:
+        found = (x[:, :1] * torch.zeros(1, 30_000)).softmax(dim=1)
+        return found * 0 if torch.compiler.is_exporting() else found
+
+
+class Later(nn.Module):
+    """Another function of large values while it is exported."""
+
+    def forward(self, x: Any) -> Any:
+        return x + (x > 50) if torch.compiler.is_exporting() else x + 0
+
+
+def test_small_answers_are_compared_by_their_own_size() -> None:
+    """Zeros are no probabilities, however small these are."""
+    needs_onnx()
+    with pytest.raises(ModelLoadError, match=r"differs from the model's own by up to 3\.33e-05"):
+        scored(si.TorchModel(Nothing(), optimize="onnxruntime"))
+
+
+def test_large_integers_are_compared_exactly() -> None:
+    """Two that are one float are two integers."""
+    needs_onnx()
+    model = si.TorchModel(Later(), optimize="onnxruntime", example_inputs=np.array([2**60, 2**60 + 2]))
+    with pytest.raises(ModelLoadError, match="allowed: none, since it is no float"):
+        scored(model, pa.table({"x": [1, 2]}), outputs="y long")
+
+
+def test_other_sample_values_are_compared_anew() -> None:
+    """The export is kept, what was found with other values is not: neither what was right, nor what the model itself refused."""
+    needs_onnx()
+    data = pa.table({"x": pa.array([1, 2], pa.float32())})
+    made = lambda value: si.TorchModel(Later(), optimize="onnxruntime", example_inputs=np.full(2, value, np.float32))  # noqa: E731
+    assert scored(made(1), data, outputs="y float")["y"] == [1.0, 2.0]
+    with pytest.raises(ModelLoadError, match="differs from the model's own by up to 1 "):
+        scored(made(100), data, outputs="y float")
+    lookup = nn.Embedding(10, 2)
+    ids = pa.table({"x": [1, 2]})
+    with pytest.raises(ModelLoadError, match="the model itself raised on the sample inputs"):
+        scored(si.TorchModel(lookup, optimize="onnxruntime", example_inputs=np.array([99, 1])), ids)
+    assert len(scored(si.TorchModel(lookup, optimize="onnxruntime", example_inputs=np.array([1, 2])), ids)["y"]) == 2
+
+
+@pytest.mark.parametrize("on_error", ["raise", "null"])
+def test_auto_takes_later_rows_of_other_shapes(on_error: str) -> None:
+    """The first rows' sizes are no promise: what the model takes in another size stays free, or the model runs as it is."""
+
+    def picture(size: Any) -> Any:
+        return np.ones((3, int(size), int(size)), np.float32)
+
+    data = pa.table({"x": [8] * 8 + [9, 10]})
+    said: dict[str, Any] = {"preprocess": picture, "batch_size": 1, "on_error": on_error}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SparkInferWarning)
+        found = scored(si.TorchModel(Conv(), optimize="auto"), data, **said)
+    own = scored(si.TorchModel(Conv()), data, **said)
+    alike({"y": found["y"]}, {"y": own["y"]})
+
+
+def test_floats_are_cast_only_where_the_model_casts_them() -> None:
+    """A model without weights computes in the type that comes: an export for float32 does not take doubles."""
+    needs_onnx()
+    model = si.TorchModel(Later(), optimize="onnxruntime", example_inputs=np.ones(2, np.float32))
+    with pytest.raises(SchemaError, match="exported for float32 in input 'x', but float64 came"):
+        scored(model, pa.table({"x": [16777217.0, 1.0]}), outputs="y double")
+
+
+def test_a_bad_row_among_the_first_is_left_out() -> None:
+    """on_error='null': it costs its own answer, and not the engine; where every row is bad, the reason is told."""
+
+    def checked(x: Any) -> Any:
+        if x[0] == 2:
+            text = "corrupt"
+            raise ValueError(text)
+        return np.asarray(x, np.float32)
+
+    data = pa.table({"x": [[float(row), 1.0, 1.0, 1.0] for row in range(10)]})
+    found = scored(si.TorchModel(Seen(), optimize="channels_last"), data, preprocess=checked, on_error="null")
+    assert [one is None for one in found["y"]] == [row == 2 for row in range(10)]
+    with pytest.raises(ConfigError, match=r"cannot be prepared here: .*corrupt"):
+        scored(si.TorchModel(Seen(), optimize="channels_last"), data.slice(2, 1), preprocess=checked, on_error="null")
+
+
+def test_auto_survives_first_rows_that_cannot_be_had() -> None:
+    """Whatever the job of the first rows raises: the model runs as it is, and the reason is told."""
+
+    def broken() -> Any:
+        text = "the job failed"
+        raise RuntimeError(text)
+
+    model = si.TorchModel(Seen(), optimize="auto")
+    plan = plan_partition(
+        model,
+        inputs="x",
+        outputs=parse_outputs("y array<float>"),
+        keep=(),
+        key=None,
+        functions=Functions(),
+        on_null="raise",
+        on_error="raise",
+        config=InferenceConfig(device="cpu"),
+    )
+    with pytest.warns(SparkInferWarning, match="runs the model as it is: RuntimeError: the job failed"):
+        assert optimised(plan, model, broken).model.optimized.engine is None
+
+
+def test_what_the_model_prints_is_not_swallowed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The process's output belongs to the user, while a model is exported too; torch itself says nothing there."""
+    needs_onnx()
+
+    class Talking(nn.Module):
+        def forward(self, x: Any) -> Any:
+            if torch.compiler.is_exporting():
+                print("exporting")  # noqa: T201 - what is tested
+            return x + 0
+
+    scored(si.TorchModel(Talking(), optimize="onnxruntime"))
+    assert set(capsys.readouterr().out.split()) == {"exporting"}
 
 
 # --- where the sample comes from ---------------------------------------------------------------------------------------
@@ -629,6 +888,33 @@ def test_text_stays_with_tensorflow(engine: str, tmp_path: Path) -> None:
         scored(si.TensorFlowModel(tmp_path, optimize=engine), data, inputs="t", outputs="y int")
     with pytest.warns(SparkInferWarning, match="optimize='auto' runs the model as it is: openvino: .*text or bytes"):
         assert scored(si.TensorFlowModel(tmp_path, optimize="auto"), data, inputs="t", outputs="y int")["y"] == [1, 3]
+
+
+def test_tensorflows_integers_and_doubles_are_not_narrowed(tmp_path: Path) -> None:
+    """Openvino is refused by name; 'auto' gives integers to no engine, and the answers stay exact."""
+    keras_net()
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install 'sparkinfer[openvino]'")
+    import tensorflow as tf
+
+    class Rest(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.int64, name="x")])
+        def whole(self, x: Any) -> Any:
+            return {"y": x % 1000}
+
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.float64, name="x")])
+        def double(self, x: Any) -> Any:
+            return {"y": x - 20_000_000.0}
+
+    module = Rest()
+    for name in ("whole", "double"):
+        tf.saved_model.save(module, str(tmp_path / name), signatures=getattr(module, name))
+    whole, double = pa.table({"x": [3, 2**31 + 7]}), pa.table({"x": [20_000_001.0]})
+    with pytest.raises(ModelLoadError, match="output 'y' is int64"):
+        scored(si.TensorFlowModel(tmp_path / "whole", optimize="openvino"), whole, outputs="y long")
+    with pytest.raises(ModelLoadError, match="computes in float64"):
+        scored(si.TensorFlowModel(tmp_path / "double", optimize="openvino"), double, outputs="y double")
+    with pytest.warns(SparkInferWarning, match="runs the model as it is: openvino: .*; xla: "):
+        assert scored(si.TensorFlowModel(tmp_path / "whole", optimize="auto"), whole, outputs="y long")["y"] == [3, 655]
 
 
 def test_what_tensorflow_does_not_have_is_told() -> None:
