@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,7 @@ class OpenVinoBackend:
         mark_framework_used()
         settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}
         try:
-            core = openvino.Core()
+            core = _core()
             compiled = core.compile_model(core.read_model(*_alike(files["graph"], files["weights"])), "CPU", settings)
         except Exception as error:
             msg = (
@@ -85,6 +86,16 @@ class OpenVinoBackend:
 
 
 BACKEND = OpenVinoBackend()
+
+
+@lru_cache(maxsize=1)
+def _core() -> openvino.Core:
+    """Give the process's one core, which is never let go.
+
+    Its CPU plugin gives the thread that first compiles a stack of its own for signals, and takes that memory back with the last core, in whichever
+    thread that ends: the next SIGCHLD then ends the process with a segmentation fault (seen in 2026.4 on a CPU with AMX).
+    """
+    return openvino.Core()
 
 
 def _alike(graph: str | bytes, weights: str | bytes) -> tuple[str | bytes, str | bytes]:
@@ -170,7 +181,7 @@ def convert(source: str | bytes, inputs: Sequence[str], outputs: Sequence[str]) 
         ModelLoadError: OpenVINO cannot take it.
     """
     try:
-        found = openvino.Core().read_model(source)
+        found = _core().read_model(source)
         for position, name in enumerate(inputs):
             for one in found.inputs:
                 if name in {known.partition(":")[0] for known in one.get_names()}:

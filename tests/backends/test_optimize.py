@@ -487,7 +487,7 @@ def test_a_model_changed_in_place_keeps_its_own_files(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_compiled_code_answers_as_the_model() -> None:
-    """Compiled where the model is loaded; in a process of its own, since compiled code crashed one in which all other engines had run."""
+    """Compiled where the model is loaded; in a process of its own, as in a fresh Python worker."""
     program = (
         "import torch, pyarrow as pa, sparkinfer as si\n"
         "net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()\n"
@@ -942,3 +942,23 @@ def test_a_real_network_names_the_same_pictures(engine: str) -> None:
     found = np.array(scored(replace(photo_model(), optimize=engine), data, **said)["y"])
     np.testing.assert_allclose(found, own, atol=1e-4, rtol=0)
     assert found.argmax(axis=1).tolist() == own.argmax(axis=1).tolist()
+
+
+def test_a_signal_after_openvinos_model_is_gone_does_not_end_the_process() -> None:
+    """Its core takes back the stack that signals arrive on: a model that another thread lets go must not take the core with it."""
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install 'sparkinfer[openvino]'")
+    needs_onnx()
+    program = (
+        "import gc, signal, subprocess, threading, pyarrow as pa, torch, sparkinfer as si\n"
+        "from sparkinfer.engine.model_cache import process_models\n"
+        "signal.signal(signal.SIGCHLD, lambda *told: None)\n"
+        "data = pa.table({'x': [[1.0, 2.0, 3.0, 4.0]] * 3})\n"
+        "model = si.TorchModel(torch.nn.Linear(4, 2).eval(), optimize='openvino')\n"
+        "si.predict_local(data, model, inputs='x', outputs='y array<float>', models_per_worker=0)\n"
+        "away = threading.Thread(target=gc.collect)\n"
+        "away.start(); away.join()\n"
+        "subprocess.run(['sleep', '0.1'])\n"
+        "print('alive')\n"
+    )
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert ended.stdout.split()[-1:] == ["alive"], (ended.returncode, ended.stderr[-2000:])
