@@ -947,16 +947,19 @@ def test_a_real_network_names_the_same_pictures(engine: str) -> None:
 def test_a_signal_after_openvinos_model_is_gone_does_not_end_the_process() -> None:
     """Its core takes back the stack that signals arrive on: a model that another thread lets go must not take the core with it."""
     pytest.importorskip("openvino", reason="openvino is not installed: pip install 'sparkinfer[openvino]'")
-    needs_onnx()
     program = (
-        "import gc, signal, subprocess, threading, pyarrow as pa, torch, sparkinfer as si\n"
-        "from sparkinfer.engine.model_cache import process_models\n"
+        "import gc, signal, subprocess, threading\n"
+        "import numpy as np, openvino, openvino.opset13 as ops\n"
+        "from sparkinfer.backends.openvino_runtime import _core\n"
         "signal.signal(signal.SIGCHLD, lambda *told: None)\n"
-        "data = pa.table({'x': [[1.0, 2.0, 3.0, 4.0]] * 3})\n"
-        "model = si.TorchModel(torch.nn.Linear(4, 2).eval(), optimize='openvino')\n"
-        "si.predict_local(data, model, inputs='x', outputs='y array<float>', models_per_worker=0)\n"
-        "away = threading.Thread(target=gc.collect)\n"
-        "away.start(); away.join()\n"
+        "entry = ops.parameter([-1, 4], np.float32)\n"
+        "held = [_core().compile_model(openvino.Model([ops.relu(entry)], [entry]), 'CPU')]\n"
+        "def let_go():\n"
+        "    held.clear()\n"
+        "    gc.collect()\n"
+        "away = threading.Thread(target=let_go)\n"
+        "away.start()\n"
+        "away.join()\n"
         "subprocess.run(['sleep', '0.1'])\n"
         "print('alive')\n"
     )
