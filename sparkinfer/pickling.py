@@ -54,8 +54,8 @@ def loads(data: bytes, what: str, persistent_load: Callable[[Any], object] | Non
         return _Unpickler(io.BytesIO(data), persistent_load).load()
     except ModuleNotFoundError as error:
         msg = (
-            f"{what} needs the module {error.name!r}, which is not importable here: install it on the workers, or ship it: "
-            "spark-submit --py-files module.py, sc.addPyFile(...), over Connect spark.addArtifacts(..., pyfile=True)"
+            f"{what} needs the module {error.name!r}, which is not importable here: install it on the workers, or ship it with "
+            "spark-submit --py-files, spark.addArtifacts(..., pyfile=True) or sc.addPyFile(...)"
         )
         raise ModelLoadError(msg) from error
     except Exception as error:
