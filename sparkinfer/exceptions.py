@@ -108,16 +108,16 @@ class Place:
         partition: Spark's partition id, from 0.
         batch: the model batch within the partition, from 0.
         row: the row within the partition, from 0.
-        file: the file of the row, where the worker read it itself.
         key: the row's ``key=`` columns, as ``name=value`` text.
+        file: the file of the row, where the worker read it itself.
     """
 
     column: str | None = None
     partition: int | None = None
     batch: int | None = None
     row: int | None = None
-    file: str | None = None
     key: str | None = None
+    file: str | None = None
 
     def __str__(self) -> str:
         """Give ``column 'x', partition 0, row 17 (path='a.png')``."""
