@@ -48,8 +48,9 @@ class TorchModel:
         ship: how the bytes reach the workers. ``"path"``: every worker sees the path. ``"files"``: once per session, by Spark.
             ``"value"``: with each task. ``"auto"`` chooses.
         optimize: what runs the model; the answers are compared with the model's own on the driver before. ``None``: the model as it is.
-            ``"onnxruntime"``, ``"openvino"``: exported once on the driver, for the CPU. ``"compile"`` (``torch.compile``), ``"channels_last"``: where the model is loaded. ``"auto"``: the first of ONNX Runtime, OpenVINO and
-            channels_last that is installed and right, on a CPU; else the model as it is, and a warning says why.
+            ``"onnxruntime"``, ``"openvino"``: exported once on the driver, for the CPU. ``"compile"`` (``torch.compile``) and
+            ``"channels_last"``: where the model is loaded. ``"auto"``: the first of ONNX Runtime, OpenVINO and channels_last that is
+            installed and right, on a CPU; else the model as it is, and a warning says why.
         example_inputs: for ``optimize``: inputs of the model with a leading batch axis, as it gets them after ``preprocess``: an array, a
             tuple in order, or a dict by name. ``None`` takes the shapes that the model or each ``TensorSpec`` declares, or else the
             first rows of the data.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkinfer.cli import doctor, main
-from sparkinfer.cli.doctor import Check, examine_driver, examine_settings, examine_workers, show
+from sparkinfer.cli.doctor import Check, _check_path, examine_driver, examine_settings, examine_workers, show
 from sparkinfer.cli.facts import PACKAGES, facts
 from sparkinfer.cli.versions import FEATURES, OURS, SUPPORTED, describe_versions, needed, numbers
 
@@ -154,3 +154,18 @@ def test_the_newer_bound_counts() -> None:
     assert needed("pandas", SUPPORTED[-1]) == "2.2.0"
     assert needed("numpy", None) == "1.23"
     assert doctor._java_major("17.0.1") == 17
+
+
+def test_another_python_on_the_path_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Workers of a session that says nothing run it; where PYSPARK_PYTHON says which, nobody asks the PATH."""
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    (told,) = _check_path(sys.executable)
+    assert str(other) in told.found
+    assert f"PYSPARK_PYTHON={sys.executable}" in told.mend
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert list(_check_path(sys.executable)) == []
