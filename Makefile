@@ -16,7 +16,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-spark35 setup-lowest java demo notebooks test test-spark35 test-lowest lint types contracts doctest pytest format \
-	bench bench-quick bench-check bench-overlap build clean
+	bench bench-quick bench-check bench-gpu bench-overlap build clean
 .NOTPARALLEL:  # "test" means its steps in their order
 SHELL := /bin/bash
 
@@ -124,6 +124,11 @@ bench: .venv-bench/.demo-$(SETUP_HASH) java
 	.venv-bench/bin/python -m benchmarks.run w6 --scale million $(if $(FRESH),--fresh)
 	.venv-bench/bin/python -m benchmarks.run w6 --scale blobs $(if $(FRESH),--fresh)
 	.venv-bench/bin/python -m benchmarks.tables
+
+# On a machine with a card and a PyTorch with CUDA.
+bench-gpu: setup
+	$(BIN)/python -m benchmarks.gpu
+	$(BIN)/python -m benchmarks.gpu heavy w3 transformer --precision bf16
 
 bench-quick: .venv-bench/.demo-$(SETUP_HASH) java
 	.venv-bench/bin/python -m benchmarks.run w1 w4 w5 w9 --scale quick --rounds 3 --fresh

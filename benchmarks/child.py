@@ -27,12 +27,12 @@ def main() -> None:
 
     try:
         begun = time.perf_counter()
-        ready = work.contestant(name).make({"name": scale, **work.scales[scale]})
+        ready = work.contestant(name).make({"name": scale, "wake": work.scales.get("wake", work.scales["quick"]), **work.scales[scale]})
         answer(ready_seconds=time.perf_counter() - begun)
         for line in sys.stdin:
             if line.strip() == "stop":
                 break
-            answer(**(_check(ready) if line.strip() == "check" else _run(ready)))
+            answer(**_SERVED[line.strip()](ready))
         ready.close()
     except Exception:  # noqa: BLE001 - told to the one who asked, which stops the benchmark
         answer(error=traceback.format_exc())
@@ -51,6 +51,14 @@ def _run(ready: Ready) -> dict[str, Any]:
     took = time.perf_counter() - begun
     figures = {"rows": found} if isinstance(found, int) else dict(found)
     return {"wall_seconds": took, **figures}
+
+
+def _wake(ready: Ready) -> dict[str, Any]:
+    ready.wake()
+    return {}
+
+
+_SERVED = {"check": _check, "run": _run, "wake": _wake}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import psutil
 
 from benchmarks.machine import describe_machine
 from benchmarks.tables import write_results
-from benchmarks.tree import cpu_seconds, quiet, watching_memory
+from benchmarks.tree import cpu_seconds, quiet, spent, watching_memory
 from benchmarks.work import Contestant, Work, work_named
 
 RAW = Path(__file__).parent / "results" / "raw"
@@ -120,10 +120,11 @@ def _missing(contestant: Contestant, done: list[dict[str, Any]], rounds: int) ->
 
 
 def _timed(process: Process) -> dict[str, Any]:
+    process.ask("wake")
     quiet()
-    before = cpu_seconds(process.root)
+    before = spent(process.root)
     said = process.ask("run")
-    cpu = cpu_seconds(process.root) - before
+    cpu = cpu_seconds(before, spent(process.root))
     print(
         f"  {process.contestant.name:<22} {said['wall_seconds']:8.2f} s  {said['rows'] / said['wall_seconds']:12,.0f} /s  cpu {cpu:7.2f} s",
         flush=True,

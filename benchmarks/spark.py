@@ -63,6 +63,9 @@ def on_spark(
             rows, total = make(spark, scale).selectExpr(f"{value} as v").selectExpr("count(v)", "sum(v)").first()  # type: ignore[misc]
             return rows, total
 
-        return Ready(run=run, check=check if value else None, close=spark.stop)
+        def wake() -> None:
+            noop(make(spark, {**scale, **scale["wake"]}))
+
+        return Ready(run=run, check=check if value else None, close=spark.stop, wake=wake)
 
     return ready

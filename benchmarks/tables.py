@@ -181,25 +181,30 @@ def _chart(results: Mapping[str, Any], path: Path) -> None:
 def readme_block() -> str:
     """Make the README's table from the committed results."""
     rows, machine = [], None
+    dates = set()
     for name in WORKS:
-        for scale in work_named(name).scales:
+        work = work_named(name)
+        for scale, settings in work.scales.items():
             path = RESULTS / f"{name}.{scale}.json"
             if scale == "quick" or not path.exists():
                 continue
             results = json.loads(path.read_text(encoding="utf-8"))
             machine = machine or results["machine"]
+            dates.add(results["machine"]["date"])
+            count = f", {settings['rows']:,} {work.unit}" if "rows" in settings else ""
             for one in results["reaches"]:
                 ours, of = (results["contestants"][one[which]]["label"] for which in ("ours", "of"))
                 interval = "" if one["interval"] is None else f" ({one['interval'][0]:.2f} to {one['interval'][1]:.2f})"
                 rows.append(
-                    f"| [{results['title']}](benchmarks/results/{name}.{scale}.md) | {ours} / {of} | {one['figure'].replace('_', ' ')} | {one['ratio']:.2f}{interval} |"
+                    f"| [{results['title']}{count}](benchmarks/results/{name}.{scale}.md) | {ours} / {of} | {one['figure'].replace('_', ' ')} | {one['ratio']:.2f}{interval} |"
                 )
     if machine is None:
         return "No results are committed yet."
     versions = ", ".join(
         f"{package} {machine['packages'][package]}" for package in ("pyspark", "torch", "ray", "daft") if package in machine["packages"]
     )
-    head = f"{machine['date']}, {machine['cores']} cores of {machine['cpu']}, {versions}; ratios of one run, with their 95 % intervals:"
+    days = " to ".join(sorted({min(dates), max(dates)}))
+    head = f"{days}, {machine['cores']} cores of {machine['cpu']}, {versions}; ratios of one run, with their 95 % intervals:"
     return "\n".join([head, "", "| work | of two ways | figure | ratio |", "|---|---|---|---:|", *rows])
 
 

@@ -3,24 +3,51 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
+from typing import NamedTuple
 
 import psutil
 
-__all__ = ["cpu_seconds", "memory", "quiet", "watching_memory"]
+__all__ = ["Spent", "cpu_seconds", "memory", "quiet", "spent", "watching_memory"]
 
 
-def cpu_seconds(root: psutil.Process) -> float:
-    """Add up the CPU seconds of a process, its descendants, and those of them that have ended."""
-    total = 0.0
+class Spent(NamedTuple):
+    """What a process had spent at one moment, in CPU seconds: itself, and the children that it had waited for."""
+
+    parent: int
+    own: float
+    reaped: float
+
+
+def spent(root: psutil.Process) -> dict[psutil.Process, Spent]:
+    """Say what a process and its living descendants have spent so far."""
+    found = {}
     for process in _tree(root):
         try:
             times = process.cpu_times()
+            found[process] = Spent(process.ppid(), times.user + times.system, times.children_user + times.children_system)
         except psutil.Error:
             continue  # ended meanwhile: its parent has its seconds
-        total += times.user + times.system + times.children_user + times.children_system
+    return found
+
+
+def cpu_seconds(before: dict[psutil.Process, Spent], after: dict[psutil.Process, Spent]) -> float:
+    """Give the CPU seconds that a tree spent between two looks.
+
+    A process that ended in between brings its parent all of its life's seconds, of which those before the first look are taken off again; where its
+    parent did not wait for it (Ray's workers) they never came, and nothing is taken off.
+    """
+    gone: dict[int, float] = defaultdict(float)
+    for process, then in before.items():
+        if process not in after:
+            gone[then.parent] += then.own + then.reaped
+    total = 0.0
+    for process, now in after.items():
+        then = before.get(process, Spent(now.parent, 0.0, 0.0))
+        total += now.own - then.own + max(0.0, now.reaped - then.reaped - gone[process.pid])
     return total
 
 

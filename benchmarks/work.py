@@ -25,11 +25,13 @@ class Ready:
         run: one timed round, over all rows; gives how many they were, or figures by name with ``rows`` among them.
         check: gives the rows and the sum of the first output over them, however long it takes; ``None`` where nothing is predicted.
         close: ends what it started.
+        wake: makes what has gone to sleep while the others ran ready again, untimed: Spark ends a Python worker that had nothing to do for a minute.
     """
 
     run: Callable[[], int | Mapping[str, float]]
     check: Callable[[], tuple[int, float]] | None = None
     close: Callable[[], None] = lambda: None
+    wake: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ class Work:
         name: such as ``w1``.
         title: one line.
         unit: what a row is, in the plural.
-        scales: settings by the scale's name; ``quick`` and ``full``, perhaps more.
+        scales: settings by the scale's name; ``quick`` and ``full``, perhaps more; ``wake`` is what a contestant is woken with, ``quick`` where there is none.
         contestants: in the order of the table.
         reaches: what is claimed of them.
         rounds: timed rounds where nothing else is said.

@@ -43,7 +43,7 @@ class Action:
     failed_seconds: float | None = None
 
 
-def actions_of(executions: list[Execution], begun: list[Execution], session: Any, last_before: int) -> tuple[Action, ...]:
+def actions_of(executions: list[Execution], begun: list[Execution], session: Any, last_before: int, run: str) -> tuple[Action, ...]:
     """List the actions of a run, in order.
 
     Args:
@@ -51,9 +51,12 @@ def actions_of(executions: list[Execution], begun: list[Execution], session: Any
         begun: over Connect, the partitions that began.
         session: the run's; classic ones tell of actions of which nothing came back.
         last_before: the last execution before the run.
+        run: its id.
     """
-    executed = import_module("sparkinfer.spark.executions").executions_since(session, last_before) if session is not None else []
-    told = {one.id: one for one in executed}
+    told: dict[str, Any] = {}
+    if session is not None:
+        reported = {execution.execution for execution in executions}
+        told = {one.id: one for one in import_module("sparkinfer.spark.executions").executions_since(session, last_before, run, reported)}
     most: dict[str, int] = {}
     for execution in executions:
         most[execution.call] = max(most.get(execution.call, 0), _reported(execution))

@@ -15,6 +15,8 @@ import shutil
 import tempfile
 import threading
 import zipfile
+from collections import Counter
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -74,7 +76,11 @@ _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _TORCH_LEGACY_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the long 0x1950a86a20f9469cfc6c, pickled, after the protocol's two bytes
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/")
 _USERINFO = re.compile(r"(?<=//)[^/\s?#]*@")
+_SECRETS = re.compile(r"(?i)(?<=[?&;])([\w.-]*(?:key|token|secret|passw|pwd|sig|credential)[\w.-]*)=[^&;\s'\"#]*")
 _CHUNK_BYTES = 1 << 20
+_MOST_FILES = 100_000
+_SWELLS_TO_BYTES = 1 << 26  # an archive that unpacks to more than this, and to more than this many times its size, is no model's
+_SWELLS_BY = 20
 _BY_VALUE_BYTES = 1 << 20  # what only exists in memory travels inside the plan up to this size
 
 _hashes: dict[tuple[object, ...], str] = {}
@@ -86,13 +92,13 @@ def is_address(text: str) -> bool:
 
 
 def without_userinfo(text: str) -> str:
-    """Take user names and passwords out of the addresses in a text.
+    """Take user names and passwords out of the addresses in a text, and the values of keys and tokens out of their queries.
 
     Example:
         >>> without_userinfo("at ftp://bob:secret@host/data")
         'at ftp://host/data'
     """
-    return _USERINFO.sub("", text)
+    return _SECRETS.sub(r"\1=...", _USERINFO.sub("", text))
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
@@ -105,11 +111,14 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     if text.startswith("file:"):
         text = re.sub(r"^file:(//)?(?=/)", "", text)
     if _SCHEME.match(text):
-        msg = f"{text!r} is an address, but a model is read from a path: copy the file to a disk, or mount it (on Databricks /dbfs/ or /Volumes/)"
+        msg = f"{without_userinfo(text)!r} is an address, but a model is read from a path: copy the file to a disk, or mount it (on Databricks /dbfs/ or /Volumes/)"
         raise ModelLoadError(msg)
     found = Path(os.path.abspath(os.path.expanduser(text)))  # noqa: PTH100, PTH111 - resolve() would follow links, whose target may move
     if not found.exists():
         raise ModelLoadError(_missing(text, found))
+    if not (found.is_file() or found.is_dir()):
+        msg = f"{str(found)!r} is neither a file nor a directory, but a pipe, a socket or a device: reading it might never end"
+        raise ModelLoadError(msg)
     return found
 
 
@@ -153,6 +162,7 @@ def _sniff_zip(path: Path) -> Kind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
+            _refuse_tricks(archive, path)
     except zipfile.BadZipFile as error:
         msg = f"{str(path)!r} begins as a zip archive and is none ({error}): it may have been cut short in a copy"
         raise ModelLoadError(msg) from error
@@ -164,6 +174,30 @@ def _sniff_zip(path: Path) -> Kind:
     if "constants.pkl" in inner and any(name.startswith("code/") for name in inner):
         return "torch_script"
     return "torch_save" if "data.pkl" in inner else "unknown"
+
+
+def _refuse_tricks(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse what no framework writes: entries that lead out of the folder, that share their bytes, or that swell when they are unpacked."""
+    entries = archive.infolist()
+    names = [entry.filename for entry in entries]
+    outside = [name for name in names if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or re.match("[A-Za-z]:", name)]
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    size = path.stat().st_size
+    packed, unpacked = sum(entry.compress_size for entry in entries), sum(entry.file_size for entry in entries)
+    why = (
+        f"its entry {outside[0][:200]!r} leads out of the folder that it would be unpacked in"
+        if outside
+        else f"its entry {twice[0][:200]!r} is there twice, and readers differ on which one counts"
+        if twice
+        else f"its {len(entries)} entries share their bytes: they are {packed:,} bytes long in a file of {size:,}"
+        if packed > size
+        else f"its {size:,} bytes would swell to {unpacked:,}"
+        if unpacked > max(_SWELLS_TO_BYTES, _SWELLS_BY * size)
+        else ""
+    )
+    if why:
+        msg = f"{str(path)!r} is not read: {why}. No framework writes such an archive: take the model from where it was made"
+        raise ModelLoadError(msg)
 
 
 def _sniff_head(head: bytes, path: Path) -> Kind:
@@ -182,22 +216,44 @@ def _sniff_head(head: bytes, path: Path) -> Kind:
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """Hash a file's content, or a directory's files' names and contents.
 
-    The hash is remembered for as long as path, inode, size and modification time stay as they are.
+    The hash is remembered for as long as path, inode, size and times stay as they are; that of the last change of the inode is among them, which
+    nobody can set back.
 
     Raises:
         ModelLoadError: nothing is there.
     """
     found = local_path(path)
     files = files_under(found) if found.is_dir() else [found]
-    key = tuple((str(p), s.st_size, s.st_mtime_ns, s.st_ino) for p in files for s in [p.stat()])
+    key = tuple((str(p), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for p in files for s in [p.stat()])
     if key not in _hashes:
         _hashes[key] = _hash_directory(found, files) if found.is_dir() else _hash_file(found)
     return _hashes[key]
 
 
 def files_under(folder: Path) -> list[Path]:
-    """List a model directory's files, but for what Python itself writes beside code that it imports from there."""
-    return sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.relative_to(folder).parts)
+    """List a model directory's files, but for what Python itself writes beside code that it imports from there.
+
+    Links to directories are followed, as frameworks do: what they read belongs to the model, to its hash and to what is sent.
+
+    Raises:
+        ModelLoadError: there are too many for a model, as links can make them.
+    """
+    found: list[Path] = []
+    above: dict[str, frozenset[tuple[int, int]]] = {}  # the folders on the way to each, by device and inode
+    for number, (where, folders, names) in enumerate(os.walk(folder, followlinks=True)):
+        here, way = Path(where), above.get(os.path.dirname(where), frozenset())  # noqa: PTH120 - the text that os.walk gave
+        status = here.stat()
+        own = (status.st_dev, status.st_ino)
+        if own in way:  # a link that leads back
+            folders.clear()
+            continue
+        above[where] = way | {own}
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        found += [here / name for name in names]
+        if number + len(found) > _MOST_FILES:
+            msg = f"{str(folder)!r} holds more than {_MOST_FILES:,} files and folders, links followed: is it a model's?"
+            raise ModelLoadError(msg)
+    return sorted(path for path in found if path.is_file())
 
 
 def _hash_file(path: Path) -> str:
@@ -260,8 +316,8 @@ def local_files(model: ModelPlan) -> dict[str, str | bytes]:
     return found
 
 
-def check_pin(file: ModelFile, sha256: str | None) -> None:
-    """Compare a file with the content that the user pinned.
+def check_pin(file: ModelFile, sha256: str | None) -> ModelFile:
+    """Compare a file with the content that the user pinned; gives the file, marked as pinned, so that workers compare it too.
 
     Raises:
         ModelLoadError: the content is another one.
@@ -269,6 +325,7 @@ def check_pin(file: ModelFile, sha256: str | None) -> None:
     if sha256 is not None and file.sha256 != sha256.lower():
         msg = f"{file.path!r} has the sha256 {file.sha256}, but sha256={sha256!r} was asked for: it is another file, or it was changed"
         raise ModelLoadError(msg)
+    return file if sha256 is None else replace(file, pinned=True)
 
 
 @lru_cache(maxsize=1)

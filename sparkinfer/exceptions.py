@@ -12,8 +12,8 @@ Invariant: every message says what was expected, what came, where, and what to d
     ├── MissingDependencyError  a package that this call needs is not installed      (driver, worker)
     ├── ReadError               a file cannot be read, or changed since              (driver, worker)
     ├── ModelLoadError          a model cannot be read, shipped or built             (driver, worker)
-    ├── PreprocessError         the user's preprocess raised                         (worker)
-    ├── LoaderProcessError      a loader process died                                (worker)
+    ├── PreprocessError         the user's preprocess raised, hung or killed         (worker)
+    ├── LoaderProcessError      loader processes died, and no row is to blame        (worker)
     ├── PredictError            the model raised, or gave back the wrong rows        (worker)
     ├── OutputError             what the model gave does not fit the declared output (worker)
     └── BadRowsError            more rows are bad than was allowed                   (worker)
@@ -51,6 +51,10 @@ __all__ = [
 ]
 
 
+_MOST_NAMES = 60  # in a message; tables of thousands of columns are common
+_LONGEST_NAME = 200
+
+
 class SparkInferError(Exception):
     """Base of every error that this library raises on purpose."""
 
@@ -76,11 +80,11 @@ class ModelLoadError(SparkInferError, RuntimeError):
 
 
 class PreprocessError(SparkInferError, RuntimeError):
-    """The user's ``preprocess`` or ``preprocess_batch`` raised; chained to the first cause."""
+    """The user's function before the model raised (chained to the first cause), took too long, or ended its loader process."""
 
 
 class LoaderProcessError(SparkInferError, RuntimeError):
-    """A loader process ended while it was at work (killed, out of memory, ``os._exit``)."""
+    """Loader processes ended (killed, out of memory, ``os._exit``), and no row of the data is to blame."""
 
 
 class PredictError(SparkInferError, RuntimeError):
@@ -181,4 +185,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = close or [spelt[lower] for lower in get_close_matches(word.lower(), spelt, n=1, cutoff=0.6)]
     if close:
         return f"Did you mean {close[0]!r}?"
-    return f"There is: {', '.join(map(repr, names))}." if names else "There is none."
+    told = ", ".join(repr(name)[:_LONGEST_NAME] for name in names[:_MOST_NAMES])
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"There is: {told}{more}." if names else "There is none."

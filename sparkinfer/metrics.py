@@ -13,12 +13,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from statistics import mode
 from typing import Any
 
+from sparkinfer.costs import card_costs
+from sparkinfer.profiles import PartitionProfile
 from sparkinfer.quality import Quality
 
 __all__ = [
     "CONSUMER_STAGES",
+    "DEVICE_STAGES",
     "PRODUCER_STAGES",
     "Execution",
     "Histogram",
@@ -35,6 +39,9 @@ CONSUMER_STAGES = ("model_load", "input_wait", "compute", "postprocess", "encode
 
 PRODUCER_STAGES = ("read", "decode", "preprocess", "collate", "transfer")
 """What is done ahead of the model; overlaps the consumer's stages, and itself with several loader processes."""
+
+DEVICE_STAGES = ("copy_in", "preprocess", "compute", "copy_out")
+"""What a card does for a batch, by its own clock; copies run beside the computing of other batches."""
 
 _BUCKETS_PER_DOUBLING = 8  # a bucket is 9 % wide, so a quantile is right to 4.5 %
 _SHORTEST, _LONGEST = 1e-9, 1e9  # seconds; max(1e-9, nan) is 1e-9, the other way round it would be nan
@@ -125,6 +132,7 @@ class PartitionMetrics:
         bad_rows: rows that have a reason and no prediction, by stage and type, such as ``{"preprocess ValueError": 3}``.
         batches: model calls.
         batch_rows_fit: rows to which batches were cut, since more did not fit into memory; ``None`` where all fitted.
+        batch_rows_settled: rows on which ``batch_size="auto"`` had settled by the end; ``None`` where it had not, or was not asked for.
         chunks: what Spark sent, in number.
         chunk_rows_max: the largest chunk's rows.
         bytes_in: Arrow bytes of the columns that came.
@@ -143,12 +151,19 @@ class PartitionMetrics:
         rss_peak_bytes: the largest resident size that was seen.
         rss_slope_bytes_per_batch: by least squares after warm-up, where there are enough samples.
         device: where the model ran.
+        device_wait_seconds: how long it waited for a place on a card, a part of ``model_load``; ``None`` on a CPU.
         device_peak_bytes: the device allocator's peak, where the framework tells.
+        device_end_bytes: what the device's allocator held at the end, likewise.
+        device_seconds: what the batches took on the device, by ``DEVICE_STAGES``, where the framework has events; empty elsewhere.
+        rss_end_bytes: the resident size at the end.
+        memory: batch and bytes of the process's own memory (neither files nor shared memory) when it came, at most 24 of them.
+        memory_left_bytes: what the process could still take at the end, by the host and its control group.
         series: what the samplers saw, at most 64 samples each.
         gauges: single figures of the samplers, such as ``gpu_0_energy_joules``.
         remarks: what could not be measured, and why; each once.
         quality: how the predictions compare with the run's label column, where they were compared.
         micro_batch: the streaming query and the micro-batch that the action was of, as ``query/number``; ``None`` outside a stream.
+        profile: what a profiler saw, where the partition was watched.
     """
 
     call: str
@@ -165,6 +180,7 @@ class PartitionMetrics:
     bad_rows: Mapping[str, int] = field(default_factory=dict)
     batches: int = 0
     batch_rows_fit: int | None = None
+    batch_rows_settled: int | None = None
     chunks: int = 0
     chunk_rows_max: int = 0
     bytes_in: int = 0
@@ -183,12 +199,19 @@ class PartitionMetrics:
     rss_peak_bytes: int | None = None
     rss_slope_bytes_per_batch: float | None = None
     device: str | None = None
+    device_wait_seconds: float | None = None
     device_peak_bytes: int | None = None
+    device_end_bytes: int | None = None
+    device_seconds: Mapping[str, float] = field(default_factory=dict)
+    rss_end_bytes: int | None = None
+    memory: tuple[tuple[int, int], ...] = ()
+    memory_left_bytes: int | None = None
     series: tuple[Series, ...] = ()
     gauges: Mapping[str, float] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     quality: Quality | None = None
     micro_batch: str | None = None
+    profile: PartitionProfile | None = None
 
     def flat(self) -> dict[str, str | int | float | None]:
         """Give the record as one line of a table: stages as ``<stage>_seconds``, gauges by name; what is not finite is ``None``."""
@@ -196,6 +219,7 @@ class PartitionMetrics:
         told["bad_rows"] = sum(self.bad_rows.values())
         told.update({f"{stage}_seconds": seconds for stage, seconds in self.stages.items()})
         told.update({f"producer_{stage}_seconds": seconds for stage, seconds in self.producer.items()})
+        told.update({f"device_{stage}_seconds": seconds for stage, seconds in self.device_seconds.items()})
         if self.latency.total:
             told.update({f"batch_latency_seconds_p{percent}": self.latency.quantile(percent / 100) for percent in (50, 99)})
         told.update(self.gauges)
@@ -210,8 +234,10 @@ class PartitionMetrics:
         values["series"] = [asdict(one) for one in self.series]
         values["gauges"], values["bad_rows"] = dict(self.gauges), dict(self.bad_rows)
         values["quality"] = self.quality.told() if self.quality is not None else None
-        for name in ("stages", "producer"):
+        values["profile"] = self.profile.told() if self.profile is not None else None
+        for name in ("stages", "producer", "device_seconds"):
             values[name] = {stage: round(seconds, 6) for stage, seconds in values[name].items()}
+        values["device_seconds"] = values["device_seconds"] or None  # most partitions run on no card
         told = {name: value for name, value in values.items() if value is not None}
         return json.dumps(told, separators=(",", ":"), default=float)  # a counter may be NumPy's or ctypes' number
 
@@ -225,8 +251,11 @@ class PartitionMetrics:
             Series(one["name"], one.get("device"), tuple(one["times_unix"]), tuple(one["values"])) for one in values.get("series", ())
         )
         values["remarks"] = tuple(values.get("remarks", ()))
+        values["memory"] = tuple((batch, size) for batch, size in values.get("memory", ()))
         if "quality" in values:
             values["quality"] = Quality.read(values["quality"])
+        if "profile" in values:
+            values["profile"] = PartitionProfile.read(values["profile"])
         return cls(**values)
 
 
@@ -304,10 +333,21 @@ def summarise(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
     """
     if not partitions:
         return {"inference/rows_total": 0, "inference/partitions_total": 0}
-    figures = {**_totals(partitions), **_latencies(partitions), **_stages(partitions), **_producer(partitions), **_memory(partitions)}
+    figures = {
+        **_totals(partitions),
+        **_latencies(partitions),
+        **_stages(partitions),
+        **_producer(partitions),
+        **_on_device(partitions),
+        **_memory(partitions),
+        **card_costs(partitions),
+    }
     fit = [record.batch_rows_fit for record in partitions if record.batch_rows_fit is not None]
     if fit:
         figures["memory/batch_rows_fit"] = min(fit)
+    settled = [record.batch_rows_settled for record in partitions if record.batch_rows_settled is not None]
+    if settled:
+        figures["config/batch_size"] = mode(sorted(settled))  # workers settle each for themselves; of equals the smaller
     quality = merged_quality(partitions)
     if quality is not None:
         figures.update(quality.figures())
@@ -385,6 +425,19 @@ def _producer(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
     wall = sum(seconds for _, seconds in blocked)
     if wall > 0:
         figures["bottleneck/producer_blocked_fraction"] = sum(seconds for seconds, _ in blocked) / wall
+    return figures
+
+
+def _on_device(partitions: Sequence[PartitionMetrics]) -> dict[str, float]:
+    measured = [record for record in partitions if record.device_seconds]
+    figures = {
+        f"gpu/{stage}_seconds": sum(found)
+        for stage in DEVICE_STAGES
+        if (found := [record.device_seconds[stage] for record in measured if stage in record.device_seconds])
+    }
+    wall = sum(record.wall_seconds for record in measured)
+    if wall > 0 and "gpu/compute_seconds" in figures:
+        figures["gpu/compute_fraction"] = figures["gpu/compute_seconds"] / wall
     return figures
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from sparkinfer.artifacts import fingerprint_of, sha256_of
+from sparkinfer.artifacts import fingerprint_of, sha256_of, without_userinfo
 from sparkinfer.engine.contracts import ModelPlan
 from sparkinfer.exceptions import ConfigError, MissingDependencyError, nearest
 from sparkinfer.pickling import dumps
@@ -104,7 +104,8 @@ class TensorFlowModel:
     Attributes:
         source: the path of a SavedModel directory, of a ``.keras`` archive or of an ``.h5`` file; or a Keras model.
         signature: which signature of a SavedModel to call; ``None`` takes ``serving_default``, or the only one.
-        trust_pickle: allow a ``.keras`` or ``.h5`` file with Lambda layers or other code that runs when it is read.
+        trust_pickle: allow a ``.keras`` or ``.h5`` file with Lambda layers or other code that runs when it is read, or that reads other files;
+            and a SavedModel whose operations run Python, write files or speak to other machines.
         sha256: the content that the file or directory must have, in hex.
         ship: as in ``TorchModel``.
         optimize: as in ``TorchModel``: ``None``, ``"openvino"``, ``"xla"`` (compiled where the model is loaded, anew for each shape), or
@@ -334,7 +335,7 @@ def _check_loader(model: object, load: object) -> None:
 
 
 def _label(model: object, source: object) -> str:
-    shown = repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else _name(source)
+    shown = repr(without_userinfo(str(os.fspath(source)))) if isinstance(source, (str, os.PathLike)) else _name(source)
     return f"{type(model).__name__}({shown})"
 
 

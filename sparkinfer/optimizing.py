@@ -84,6 +84,9 @@ def optimised(
     engines = import_module(f"sparkinfer.backends.{plan.model.backend}_optimize")
     if asked != "auto":
         _check_device(plan, asked, in_place=asked in engines.IN_PLACE)
+        if why := _stays(plan, asked, engines):
+            msg = f"{plan.model.label}: optimize={asked!r} does not go with preprocess_on_device: {why}"
+            raise ConfigError(msg)
         found = _with(plan.model, asked, _Attempt(plan, engines, sample_of(plan, model, rows)))
         return replace(plan, model=replace(found, optimized=replace(_optimized(found), asked=asked)))
     found = _first_that_fits(plan, model, rows, engines, cards=cards)
@@ -114,7 +117,7 @@ def _first_that_fits(
         return replace(plan.model, optimized=Optimized("auto", None, why=_told(error)))
     reasons = []
     for engine in engines.AUTO:
-        if why := engines.unsuited(engine, attempt.sample.traced, attempt.sample.free):
+        if why := _stays(plan, engine, engines) or engines.unsuited(engine, attempt.sample.traced, attempt.sample.free):
             reasons.append(f"{engine}: {why}")
             continue
         try:
@@ -138,6 +141,13 @@ def _on_card(plan: PartitionPlan, *, cards: Callable[[], bool]) -> str:
     if device == "auto" and (cards() or backend_named(plan.model.backend).resolve_device("auto") != "cpu"):
         return "device is 'auto', there are CUDA cards, and the engines run on the CPU: say device='cpu' to have the CPU's engines"
     return ""
+
+
+def _stays(plan: PartitionPlan, engine: str, engines: Any) -> str:
+    """Say why an engine that takes the model away from its framework cannot have this one; nothing where it can."""
+    if "on_device" not in plan.model.options or engine in engines.IN_PLACE:
+        return ""
+    return f"that function runs in {plan.model.backend}, and the engine would run the model without it"
 
 
 def _check_device(plan: PartitionPlan, engine: str, *, in_place: bool) -> None:

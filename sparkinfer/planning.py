@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkinfer.arguments import InputsArgument, column_names, model_names, parse_inputs
+from sparkinfer.artifacts import fingerprint_of
 from sparkinfer.defaults import default_inputs, default_outputs
-from sparkinfer.engine.contracts import ModelPlan
+from sparkinfer.engine.contracts import ModelPlan, OnDevice
 from sparkinfer.engine.partition import OnNull, PartitionPlan
 from sparkinfer.engine.prepare import Binding, Prepare
 from sparkinfer.engine.signature import check_inputs
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.contracts import Describable
     from sparkinfer.engine.encode import OutputColumn
 
-__all__ = ["Functions", "check_input_types", "describe", "plan_partition", "refuse_unsaid"]
+__all__ = ["Functions", "at_precision", "check_input_types", "describe", "plan_partition", "refuse_unsaid"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class Functions:
 
     preprocess: Callable[..., Any] | None = None
     preprocess_batch: Callable[..., Any] | None = None
+    preprocess_on_device: Callable[..., Any] | None = None
     postprocess: Callable[..., Any] | None = None
 
 
@@ -81,9 +83,10 @@ def plan_partition(
     _check_limits(on_error, config)
     tolerant = on_error == "null"
     given = None if said is None else _prepare(*said, functions, on_null, tolerant=tolerant)
-    described = describe(model)
+    described = _after(functions.preprocess_on_device, at_precision(describe(model), config.precision))
     prepare = given or _prepare(*default_inputs(described, there), functions, on_null, tolerant=tolerant)
-    _check_batch_size(described, config.batch_size)
+    _check_timeout(prepare, described, config)
+    config = _with_batch_size(described, config)
     if not prepare.function:
         if not _may_be_struct(prepare):
             check_inputs(described, prepare.style, [name for binding in prepare.bindings for name in model_names(binding)])
@@ -109,9 +112,9 @@ def refuse_unsaid(inputs: object, outputs: object, functions: Functions) -> None
     Raises:
         ConfigError: inputs or outputs is ``None``, and a function stands on that side.
     """
-    before = "preprocess" if functions.preprocess is not None else "preprocess_batch"
-    if inputs is None and (functions.preprocess is not None or functions.preprocess_batch is not None):
-        msg = f"inputs is not given, and the model's signature cannot tell which columns {before} takes: name them, as in inputs='x'"
+    before = [name for name in ("preprocess", "preprocess_batch", "preprocess_on_device") if getattr(functions, name) is not None]
+    if inputs is None and before:
+        msg = f"inputs is not given, and the model's signature cannot tell which columns {before[0]} takes: name them, as in inputs='x'"
         raise ConfigError(msg)
     if outputs is None and functions.postprocess is not None:
         msg = (
@@ -145,6 +148,22 @@ def _check_limits(on_error: str, config: InferenceConfig) -> None:
         if on_error == "raise" and getattr(config, name) is not None:
             msg = f"{name}={getattr(config, name)} counts bad rows, but on_error='raise' ends the job at the first: say on_error='null'"
             raise ConfigError(msg)
+
+
+def _check_timeout(prepare: Prepare, model: ModelPlan, config: InferenceConfig) -> None:
+    """Refuse a time limit that nothing would hold."""
+    if config.preprocess_timeout_seconds is None:
+        return
+    if not prepare.function:
+        why = "there is no preprocess: leave it out"
+    elif prepare.traceable and model.backend == "tensorflow":
+        why = "preprocess is a tf.function, which runs inside tf.data, where nothing can end it: give a plain function, or leave the limit out"
+    elif not config.num_workers:
+        why = "num_workers=0 runs preprocess in Spark's Python worker itself, where nothing can end it: say num_workers=1 or more"
+    else:
+        return
+    msg = f"preprocess_timeout_seconds={config.preprocess_timeout_seconds:g} limits preprocess in loader processes, but {why}"
+    raise ConfigError(msg)
 
 
 def _error_column(name: object, outputs: Sequence[OutputColumn]) -> str:
@@ -195,16 +214,71 @@ def _pickled(name: str, function: object) -> bytes:
     return dumps(function, name)
 
 
-def _check_batch_size(model: ModelPlan, batch_size: int) -> None:
-    """Refuse a model that was exported for one batch size: but for single rows, a partition's last batch would not fit."""
-    rows = model.options.get("rows")
-    if rows is not None and (rows, batch_size) != (1, 1):
-        way_out = "say batch_size=1, or " if rows == 1 else ""
+def at_precision(model: ModelPlan, precision: str) -> ModelPlan:
+    """Have a model computed in other numbers; another fingerprint, since the answers are others.
+
+    Raises:
+        ConfigError: the backend has no such choice.
+    """
+    if precision == "fp32":
+        return model
+    why = _why_not_at(model, precision)
+    if why:
+        msg = f"precision is {precision!r}, and {why}"
+        raise ConfigError(msg)
+    return replace(model, fingerprint=f"{model.fingerprint}-{precision}", options={**model.options, "precision": precision})
+
+
+def _why_not_at(model: ModelPlan, precision: str) -> str:
+    """Say why a model cannot be computed at a precision on any device, and what to do; nothing where it may be."""
+    if model.backend == "torch":
+        return ""
+    if model.backend != "tensorflow":
+        return (
+            f"the backend {model.backend!r} of {model.label} computes in the numbers that the model was saved with: leave precision out, and save the "
+            "model in the numbers that it is to compute in (ONNX, MLflow: before it is logged)"
+        )
+    if precision == "tf32":
+        return "TensorFlow computes in TF32 by itself, on cards that have it: leave precision out"
+    if model.kind == "saved_model":
+        return (
+            f"{model.label} is a SavedModel, whose graph has its numbers written into it: leave precision out, or give the Keras model (.keras), or "
+            f"export it again under keras.config.set_dtype_policy({'mixed_bfloat16' if precision == 'bf16' else 'mixed_float16'!r})"
+        )
+    computes = model.options.get("computes", ("float32",))
+    if "float32" not in computes:
+        return f"{model.label} computes in {' and '.join(computes) or 'no numbers'}, expected float32: leave precision out"
+    return ""
+
+
+def _after(function: Callable[..., Any] | None, model: ModelPlan) -> ModelPlan:
+    """Put ``preprocess_on_device`` before a model: what both together take, nobody tells."""
+    if function is None:
+        return model
+    if model.backend not in ("torch", "tensorflow"):
         msg = (
-            f"{model.label} was exported for batches of exactly {rows}, and batch_size is {batch_size}: {way_out}export it with a free batch "
-            "axis, torch.export.export(..., dynamic_shapes=({0: torch.export.Dim('batch')},))"
+            f"preprocess_on_device takes tensors of PyTorch or TensorFlow, and {model.label} runs in the backend {model.backend!r}: do it in the model's own "
+            "function, or in preprocess_batch"
         )
         raise ConfigError(msg)
+    pickled = _pickled("preprocess_on_device", function)
+    options = {**model.options, "on_device": OnDevice(pickled, model.inputs)}
+    return replace(model, fingerprint=fingerprint_of(model.fingerprint, "on device", pickled), inputs=None, options=options)
+
+
+def _with_batch_size(model: ModelPlan, config: InferenceConfig) -> InferenceConfig:
+    """Refuse a model that was exported for one batch size where batches of another would come; ``"auto"`` has no choice there."""
+    rows = model.options.get("rows")
+    if rows is not None and config.batch_size == "auto":
+        config = replace(config, batch_size=rows)
+    batch_size = config.batch_size
+    if rows is None or (batch_size == rows and (rows == 1 or config.pad_tail is not False)):
+        return config
+    found = f"batch_size is {batch_size}" if batch_size != rows else "pad_tail=False leaves a partition's last batch short"
+    way_out = f"say batch_size={rows}" if batch_size != rows else "leave pad_tail out"
+    free = "" if model.backend != "torch" else ", torch.export.export(..., dynamic_shapes=({0: torch.export.Dim('batch')},))"
+    msg = f"{model.label} was exported for batches of exactly {rows}, and {found}: {way_out}, or export it with a free batch axis{free}"
+    raise ConfigError(msg)
 
 
 def _check_specs(model: ModelPlan, bindings: tuple[Binding, ...]) -> None:

@@ -7,7 +7,8 @@ Invariant: one sentence for each thing; nothing is looked up that costs a job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,9 +16,12 @@ from sparkinfer.metrics import merged_quality, scored_again
 
 if TYPE_CHECKING:
     from sparkinfer.actions import Action
-    from sparkinfer.metrics import Execution
+    from sparkinfer.metrics import Execution, PartitionMetrics
 
-__all__ = ["Remarked", "remarks_of"]
+__all__ = ["Remarked", "large_chunks", "remarks_of"]
+
+_LARGE_CHUNK_BYTES = 256 * 2**20
+_GOOD_CHUNK_BYTES = 64 * 2**20  # Spark's own bound from 4.1 on, where chunks are not a columnar scan's
 
 
 class Remarked(Protocol):
@@ -50,6 +54,7 @@ def remarks_of(run: Remarked, executions: list[Execution], actions: tuple[Action
         *_of_repeats([execution for execution in executions if execution.execution in complete]),
         *_of_streams(executions, run.session),
         *_of_memory(executions),
+        *_of_chunks(executions),
         *_of_label(run, executions),
         *_of_optimize(executions),
     )
@@ -86,8 +91,39 @@ def _of_actions(actions: tuple[Action, ...], session: Any, *, measured: bool, al
 
 def _of_memory(executions: list[Execution]) -> tuple[str, ...]:
     """Say what batch size fits into memory, where batches had to be cut."""
-    fit = [record.batch_rows_fit for record in (executions[0].partitions if executions else ()) if record.batch_rows_fit is not None]
+    fit = [
+        record.batch_rows_fit
+        for record in (executions[0].partitions if executions else ())
+        if record.batch_rows_fit is not None and record.batch_rows_fit < (record.batch_rows_settled or math.inf)
+    ]
     return (f"the model ran out of memory, and its batches were cut to {min(fit)} rows: say batch_size={min(fit)}",) if fit else ()
+
+
+def _of_chunks(executions: list[Execution]) -> tuple[str, ...]:
+    """Say how many rows a chunk should have, where Spark sends chunks that cost much memory."""
+    roads = {call.id: call.road for call in import_module("sparkinfer.spark.calls").known_calls()}
+    if not executions or roads.get(executions[0].call) == "direct":  # those are cut by their bytes
+        return ()
+    told = large_chunks(executions[0].partitions)
+    return () if told is None else (told,)
+
+
+def large_chunks(partitions: Iterable[PartitionMetrics]) -> str | None:
+    """Say what ``max_records_per_batch`` makes chunks of a good size, where Spark's are so large that they cost memory; ``None`` where they are not.
+
+    A chunk is held as a whole by Spark and by the Python worker, whatever ``batch_size`` is; a row alone is no chunk that could be smaller.
+    """
+    came = [record for record in partitions if record.rows and record.chunk_rows_max > 1]
+    if not came:
+        return None
+    size, rows, row_bytes = max((one.chunk_rows_max * one.bytes_in / one.rows, one.chunk_rows_max, one.bytes_in / one.rows) for one in came)
+    if size <= _LARGE_CHUNK_BYTES:
+        return None
+    fit = max(1, int(_GOOD_CHUNK_BYTES // row_bytes))
+    return (
+        f"chunks of {rows:,} rows, about {size / 1e6:,.0f} MB each, came from Spark and are held as a whole, whatever batch_size is: say "
+        f"inference_run(max_records_per_batch={fit}), or for a UDF right on a columnar scan lower spark.sql.parquet.columnarReaderBatchSize"
+    )
 
 
 def _of_forgotten(run: Remarked) -> tuple[str, ...]:

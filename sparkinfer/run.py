@@ -25,14 +25,17 @@ from sparkinfer.actions import actions_of
 from sparkinfer.config import InferenceConfig
 from sparkinfer.exceptions import ConfigError, MissingDependencyError, remark
 from sparkinfer.metrics import RunMetrics, group_executions
+from sparkinfer.profiles import ProfilePlan
 from sparkinfer.remarks import remarks_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sparkinfer.actions import Action
+    from sparkinfer.analysis.leaks import MemoryVerdict
     from sparkinfer.analysis.verdict import Verdict
     from sparkinfer.metrics import PartitionMetrics
+    from sparkinfer.reporting.profile import Profile
     from sparkinfer.spark.channels import Logged
 
 __all__ = ["InferenceRun", "environment_of", "inference_run", "last_run"]
@@ -133,6 +136,29 @@ class InferenceRun:
 
         return judge(self.metrics)
 
+    @property
+    def profile(self) -> Profile:
+        """What the profilers saw in the partitions of ``inference_run(profile=...)``; empty where none was watched."""
+        from sparkinfer.reporting.profile import Profile  # noqa: PLC0415
+
+        return Profile(self.metrics, self.memory)
+
+    @property
+    def memory(self) -> MemoryVerdict:
+        """Whether the Python workers' memory grows: from batch to batch, or from task to task."""
+        from sparkinfer.analysis.leaks import judge_memory  # noqa: PLC0415
+
+        return judge_memory(self.metrics.partitions)
+
+    def save_trace(self, path: str | Path) -> Path:
+        """Write one trace of the run for trace viewers (Perfetto, chrome://tracing): gzip, in the trace-event format.
+
+        Returns:
+            Where it is.
+        """
+        saved: Path = import_module("sparkinfer.reporting.run_trace").save_trace(self.metrics, path)
+        return saved
+
     def figures(self) -> dict[str, Any]:
         """Draw the run: matplotlib figures by name."""
         drawn: dict[str, Any] = import_module("sparkinfer.reporting.figures").figures(self.metrics)
@@ -208,7 +234,7 @@ class InferenceRun:
     def _collect(self) -> RunMetrics:
         records, begun, settings = _records_of(self) if self.measured else ([], [], {})
         executions = group_executions(records)
-        self._actions = actions_of(executions, group_executions(begun), self.session, self._last_before)
+        self._actions = actions_of(executions, group_executions(begun), self.session, self._last_before, self.id)
         complete = {action.execution for action in self._actions if action.complete}
         executions.sort(key=lambda one: one.execution not in complete)  # stable: the first complete one is the run
         return RunMetrics(
@@ -240,6 +266,7 @@ def inference_run(
     progress: bool | Literal["auto"] = "auto",
     label: str | None = None,
     mlflow: bool = True,
+    profile: bool | ProfilePlan | None = None,
 ) -> Iterator[InferenceRun]:
     """Surround the actions of a run, and measure them.
 
@@ -253,6 +280,8 @@ def inference_run(
             the first output of the same kind. Needs ``road="map"`` and ``keep=`` with the column; where it cannot be compared, a remark
             of the run says why.
         mlflow: log the run where MLflow is installed.
+        profile: watch a few batches of a few partitions by the framework's own profiler; ``True`` takes ``ProfilePlan``'s defaults. What it
+            saw is ``run.profile``; watched batches are in no latency figure. Needs ``metrics``.
 
     Yields:
         The run. Its figures are there while it is open, as far as partitions have ended, and afterwards.
@@ -271,10 +300,11 @@ def inference_run(
     global _last  # noqa: PLW0603 - the last run is the process's
     InferenceConfig(max_records_per_batch=max_records_per_batch)
     _check_label(label)
+    watched = _plan_of(profile)
     run = InferenceRun(name, max_records_per_batch=max_records_per_batch, measured=metrics, label=label, logged=mlflow)
     with ExitStack() as changed:
         spark = import_module("sparkinfer.spark.runs")  # brings pyspark, which a run is about
-        session = changed.enter_context(spark.surrounded(run.id, max_records_per_batch, label))
+        session = changed.enter_context(spark.surrounded(run.id, max_records_per_batch, label, watched))
         run._enter(session)  # noqa: SLF001 - the two are one
         ended = False
         try:
@@ -297,6 +327,16 @@ def _never_raising(step: Callable[[], None]) -> bool:
         remark(f"the run's figures could not be read: {type(error).__name__}: {error}")
         return False
     return True
+
+
+def _plan_of(profile: Any) -> ProfilePlan | None:
+    if profile is None or profile is False:
+        return None
+    plan = ProfilePlan() if profile is True else profile
+    if not isinstance(plan, ProfilePlan):
+        msg = f"profile is {profile!r}, expected True, False or a ProfilePlan"
+        raise ConfigError(msg)
+    return plan
 
 
 def _check_label(label: Any) -> None:

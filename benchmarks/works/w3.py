@@ -206,7 +206,7 @@ WORK = Work(
     name="w3",
     title="photographs, decoded, EfficientNet-Lite0",
     unit="images",
-    scales={"quick": {"rows": 160}, "full": {"rows": 320}},
+    scales={"wake": {"rows": 16}, "quick": {"rows": 160}, "full": {"rows": 320}},
     rounds=10,
     contestants=(
         Contestant(name="bare", label="bare loop, one process a core, no engine", make=bare),

@@ -42,8 +42,10 @@ class Case:
         return max(0.0, self.figures.get(name, 0.0))
 
     def whole(self, name: str, default: int) -> int:
-        """Give a setting that is a whole number of at least 0; the default where it is missing or anything else."""
+        """Give a setting that is a whole number of at least 0, or what ``"auto"`` settled on; the default where it is missing or anything else."""
         value = self.settings.get(name)
+        if value == "auto":
+            value = int(self.figures.get(f"config/{name}", default))
         return int(value) if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST else default
 
     def evidence(self, *names: str) -> dict[str, float]:

@@ -23,11 +23,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from sparkinfer.analysis.case import BLOCKED, MOST_GAIN, Case, Cause
 from sparkinfer.analysis.evidence import evidence_of
-from sparkinfer.config import Precision
 from sparkinfer.metrics import PartitionMetrics, RunMetrics
 
 __all__ = ["Cause", "Kind", "Verdict", "judge"]
@@ -280,7 +279,7 @@ _IDLE_CARD = {"system/gpu_utilization_percentage_mean": 50.0, "system/gpu_sm_act
 
 def _advice_for_model(case: Case, batch: int) -> tuple[str, float, float]:
     """Give advice, and the least and the most that it takes off the model's time; only what this version offers is advised."""
-    if case.on_card and "bf16" in get_args(Precision) and case.settings.get("precision", "fp32") == "fp32":
+    if case.on_card and case.settings.get("backend") == "torch" and case.settings.get("precision", "fp32") == "fp32":
         return 'Set precision="bf16", and compare the answers: the card does half-width arithmetic several times faster.', 0.0, 1 / 2
     if not case.on_card and case.settings.get("backend") == "torch" and case.settings.get("optimize") is None:
         advice = 'Give the TorchModel optimize="auto": on a CPU an exported model is often several times faster than an eager one.'

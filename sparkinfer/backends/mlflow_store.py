@@ -86,7 +86,7 @@ def fetch(model: MlflowModel) -> Path:
             f"{model}: MLflow gives no model for it ({type(error).__name__}: {_first_line(error)}). The tracking store is "
             f"{mlflow.get_tracking_uri()!r}, the registry {mlflow.get_registry_uri()!r}"
         )
-        raise ModelLoadError(without_userinfo(msg)) from error
+        raise ModelLoadError(without_userinfo(msg)) from (error if without_userinfo(str(error)) == str(error) else None)
 
 
 def _resolved(uri: str) -> tuple[str, tuple[object, ...] | None]:
@@ -151,7 +151,7 @@ def checked_params(model: MlflowModel, logged: Logged) -> dict[str, Any] | None:
     specs = {spec.name: spec for spec in logged.params or ()}
     if not specs:
         msg = (
-            f"{model}: params is {dict(model.params)!r}, but the model's signature has no params schema. Leave params out, or log the model again "
+            f"{model}: params has {', '.join(map(repr, model.params))}, but the model's signature has no params schema. Leave params out, or log the model again "
             "with infer_signature(..., params={...})"
         )
         raise ConfigError(msg)
@@ -168,9 +168,9 @@ def _converted(model: MlflowModel, spec: ParamSpec, value: Any) -> Any:
     check: Callable[[Any, ParamSpec], Any] = ParamSpec.validate_param_spec
     try:
         return check(value, spec)
-    except MlflowException as error:
-        msg = f"{model}: params gives {spec.name!r} the value {value!r}, which does not fit its schema {spec}: {_first_line(error)}"
-        raise ConfigError(msg) from error
+    except MlflowException:
+        msg = f"{model}: params gives {spec.name!r} a value of type {type(value).__name__}, which does not fit its schema {spec}"
+        raise ConfigError(msg) from None  # MLflow's own words show the value, which may be a key
 
 
 def _first_line(error: BaseException) -> str:

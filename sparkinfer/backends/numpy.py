@@ -16,7 +16,8 @@ import numpy as np
 from sparkinfer.engine.batch import Fed
 from sparkinfer.engine.lifeline import mark_framework_used
 from sparkinfer.engine.pool import prepare_in_processes
-from sparkinfer.engine.prefetch import read_ahead
+from sparkinfer.engine.prefetch import Gate, read_ahead
+from sparkinfer.engine.room import fed_bytes, shares
 from sparkinfer.exceptions import ConfigError, ModelLoadError, SparkInferError
 from sparkinfer.pickling import loads
 
@@ -45,6 +46,15 @@ class NumpyBackend:
             raise ConfigError(msg)
         return "cpu"
 
+    def card_count(self) -> int:
+        """Give 0."""
+        return 0
+
+    def card_memory_bytes(self, device: str) -> int | None:
+        """Give ``None``."""
+        del device
+        return None
+
     @contextmanager
     def feed(
         self, source: Iterator[Batch], prepare: PrepareStep, config: InferenceConfig, device: str, meter: QueueMeter | None = None
@@ -53,10 +63,13 @@ class NumpyBackend:
         del device
         with ExitStack() as stack:
             made: Iterator[Fed] = (Fed(batch, prepare(batch.data)) for batch in source)
+            ahead_bytes = config.max_in_flight_bytes
             if config.num_workers:
-                made = stack.enter_context(prepare_in_processes(source, prepare, config.num_workers, depth=1))
+                out_bytes, ahead_bytes = shares(ahead_bytes, config.num_workers, config.prefetch_batches)
+                limits: dict[str, Any] = {"timeout_seconds": config.preprocess_timeout_seconds, "most_bytes": out_bytes}
+                made = stack.enter_context(prepare_in_processes(source, prepare, config.num_workers, depth=1, **limits))
             if config.prefetch_batches:
-                made = stack.enter_context(read_ahead(made, config.prefetch_batches, meter))
+                made = stack.enter_context(read_ahead(made, config.prefetch_batches, meter, Gate(ahead_bytes, fed_bytes)))
             yield made
 
     def load(self, plan: ModelPlan, files: Mapping[str, str | bytes], device: str, threads: int) -> PythonLoaded:
@@ -110,6 +123,9 @@ class PythonLoaded:
 
     def device_peak_bytes(self) -> None:
         """Give nothing: a Python model's device is its own matter."""
+
+    def device_bytes(self) -> None:
+        """Give nothing, likewise."""
 
     def release(self) -> None:
         """Call the model's ``close()``, if it has one, and let go of it."""

@@ -49,6 +49,15 @@ class OnnxBackend:
             raise ConfigError(msg)
         return "cpu"
 
+    def card_count(self) -> int:
+        """Give 0."""
+        return 0
+
+    def card_memory_bytes(self, device: str) -> int | None:
+        """Give ``None``."""
+        del device
+        return None
+
     def feed(
         self, source: Iterator[Batch], prepare: PrepareStep, config: InferenceConfig, device: str, meter: QueueMeter | None = None
     ) -> AbstractContextManager[Iterator[Fed]]:
@@ -99,6 +108,9 @@ class OnnxLoaded:
 
     def device_peak_bytes(self) -> None:
         """Give nothing: it is on the CPU."""
+
+    def device_bytes(self) -> None:
+        """Give nothing, likewise."""
 
     def release(self) -> None:
         """Let go of the session."""

@@ -58,6 +58,15 @@ class OpenVinoBackend:
             raise ConfigError(msg)
         return "cpu"
 
+    def card_count(self) -> int:
+        """Give 0."""
+        return 0
+
+    def card_memory_bytes(self, device: str) -> int | None:
+        """Give ``None``."""
+        del device
+        return None
+
     def feed(
         self, source: Iterator[Batch], prepare: PrepareStep, config: InferenceConfig, device: str, meter: QueueMeter | None = None
     ) -> AbstractContextManager[Iterator[Fed]]:
@@ -131,6 +140,9 @@ class OpenVinoLoaded:
 
     def device_peak_bytes(self) -> None:
         """Give nothing: it is on the CPU."""
+
+    def device_bytes(self) -> None:
+        """Give nothing, likewise."""
 
     def release(self) -> None:
         """Let go of the model."""

@@ -57,6 +57,15 @@ class PyfuncBackend:
             raise ConfigError(msg)
         return "cpu"
 
+    def card_count(self) -> int:
+        """Give 0."""
+        return 0
+
+    def card_memory_bytes(self, device: str) -> int | None:
+        """Give ``None``."""
+        del device
+        return None
+
     def feed(
         self, source: Iterator[Batch], prepare: PrepareStep, config: InferenceConfig, device: str, meter: QueueMeter | None = None
     ) -> AbstractContextManager[Iterator[Fed]]:
@@ -131,6 +140,9 @@ class PyfuncLoaded:
 
     def device_peak_bytes(self) -> None:
         """Give nothing: what MLflow loads may be of any framework."""
+
+    def device_bytes(self) -> None:
+        """Give nothing, likewise."""
 
     def release(self) -> None:
         """Let go of the model."""

@@ -12,9 +12,9 @@ import inspect
 import os
 import re
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -30,10 +30,13 @@ from sparkinfer.backends.tensorflow_arrays import from_tensors, to_tensor
 from sparkinfer.backends.tensorflow_describe import describe
 from sparkinfer.backends.tensorflow_feed import feed
 from sparkinfer.backends.tensorflow_keras import struct_names
+from sparkinfer.backends.tensorflow_precision import checked_precision, compute_in, widened
+from sparkinfer.backends.tensorflow_setup import let_cards_grow, place_of, set_threads, tell_full_cards
 from sparkinfer.engine.batch import Fault, Inputs, Style
 from sparkinfer.engine.lifeline import mark_framework_used
+from sparkinfer.engine.on_device import call_on_device
 from sparkinfer.engine.signature import check_inputs
-from sparkinfer.exceptions import ConfigError, ModelLoadError, SchemaError, SparkInferWarning
+from sparkinfer.exceptions import ConfigError, ModelLoadError, SchemaError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["BACKEND", "describe"]
 
 Runner = Callable[[Style, Mapping[str, tf.Tensor]], Any]
+
+let_cards_grow()  # here, since a feed's tensors or the user's first operation would come before a model is loaded
 
 
 class TensorFlowBackend:
@@ -76,6 +81,15 @@ class TensorFlowBackend:
             raise ConfigError(msg)
         return f"cuda:{index}"
 
+    def card_count(self) -> int:
+        """Count the cards that TensorFlow sees."""
+        return len(tf.config.list_physical_devices("GPU"))
+
+    def card_memory_bytes(self, device: str) -> int | None:
+        """Give ``None``: TensorFlow tells what it took of a card, and not what there is (2.21)."""
+        del device
+        return None
+
     def feed(
         self, source: Iterator[Batch], prepare: PrepareStep, config: InferenceConfig, device: str, meter: QueueMeter | None = None
     ) -> AbstractContextManager[Iterator[Fed]]:
@@ -86,11 +100,14 @@ class TensorFlowBackend:
         """Load the model.
 
         Raises:
+            ConfigError: the device does not compute at the precision that was asked for.
             ModelLoadError: it cannot be loaded here, though the driver could read it.
         """
         mark_framework_used()
-        _set_up(threads)
-        place = device.replace("cuda", "/GPU") if device.startswith("cuda") else "/CPU:0"
+        set_threads(threads)
+        tell_full_cards()
+        checked_precision(_precision(plan), device)
+        place = place_of(device)
         make = _run_saved_model if plan.kind == "saved_model" else _run_keras
         with _on_disk(files["model"], plan.kind) as path, tf.device(place):
             return TensorFlowLoaded(make(path, plan), plan, place)
@@ -104,6 +121,12 @@ class TensorFlowLoaded:
         self._run: Runner | None = run
         self._plan = plan
         self._place = place
+        self.retraces = _wants_xla(plan)
+        self._on_device: Callable[..., Any] | None = None
+        if (before := plan.options.get("on_device")) is not None:
+            options = {name: value for name, value in plan.options.items() if name != "on_device"}
+            self._plan = replace(plan, inputs=before.inputs, options=options)  # the model's own
+            self._on_device = loads(before.function, "preprocess_on_device")
 
     def predict(self, inputs: Inputs) -> Any:
         """Run the model once; gives NumPy arrays: one, a tuple, or a dict.
@@ -112,8 +135,16 @@ class TensorFlowLoaded:
             Fault: the inputs are not what the model takes, or it gave no dense tensors.
         """
         with tf.device(self._place):
-            tensors = self.tensors(inputs)
-            return from_tensors(self.runner(inputs.style, tensors))
+            inputs = self._ready(inputs)
+            return from_tensors(self.runner(inputs.style, self.tensors(inputs)))
+
+    def _ready(self, inputs: Inputs) -> Inputs:
+        """Do what the user has done on the device; a plain function runs there operation by operation, a ``tf.function`` as its graph."""
+        if self._on_device is None:
+            return inputs
+        came = {name: tf.identity(to_tensor(name, array, None, self._plan.float_dtype)) for name, array in inputs.arrays.items()}
+        style, made = call_on_device(self._on_device, inputs.style, came, tf.Tensor)
+        return Inputs(style, made)
 
     @property
     def runner(self) -> Runner:
@@ -150,6 +181,10 @@ class TensorFlowLoaded:
         peak = int(tf.config.experimental.get_memory_info(card)["peak"])
         tf.config.experimental.reset_memory_stats(card)
         return peak
+
+    def device_bytes(self) -> int | None:
+        """Give what TensorFlow's allocator holds on the card; ``None`` on a CPU."""
+        return int(tf.config.experimental.get_memory_info(self._place.lstrip("/"))["current"]) if "GPU" in self._place else None
 
     def release(self) -> None:
         """Let go of the model; TensorFlow keeps the memory of a card for its next model."""
@@ -190,6 +225,10 @@ def _wants_xla(plan: ModelPlan) -> bool:
     return plan.options.get("optimize") == "xla"
 
 
+def _precision(plan: ModelPlan) -> str:
+    return str(plan.options.get("precision", "fp32"))
+
+
 def _import_tf_keras(plan: ModelPlan) -> None:
     try:
         import_module("tf_keras")
@@ -204,7 +243,8 @@ def _run_keras(path: Path, plan: ModelPlan) -> Runner:
         model = keras.models.load_model(path, compile=False, safe_mode=not plan.options["trusted"], custom_objects=custom)
     except Exception as error:
         raise _cannot_load(plan, path, error) from error
-    return keras_runner(model, xla=_wants_xla(plan))
+    compute_in(model, _precision(plan))
+    return keras_runner(model, xla=_wants_xla(plan), widen=_precision(plan) != "fp32")
 
 
 def _cannot_load(plan: ModelPlan, path: Path, error: Exception) -> ModelLoadError:
@@ -215,7 +255,7 @@ def _cannot_load(plan: ModelPlan, path: Path, error: Exception) -> ModelLoadErro
     )
 
 
-def keras_runner(model: Callable[..., Any], *, xla: bool = False) -> Runner:
+def keras_runner(model: Callable[..., Any], *, xla: bool = False, widen: bool = False) -> Runner:
     """Give the function that calls a Keras model in inference mode, as it takes its inputs.
 
     A functional model gets the structure that it was made of. A subclassed one gets its ``call``'s own arguments, or else all
@@ -224,10 +264,17 @@ def keras_runner(model: Callable[..., Any], *, xla: bool = False) -> Runner:
 
     @tf.function(reduce_retracing=True, jit_compile=xla or None)  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def call(*args: Any, **kwargs: Any) -> Any:
-        return model(*args, training=False, **kwargs)
+        result = model(*args, training=False, **kwargs)
+        return widened(result) if widen else result
 
     struct = getattr(model, "input", None)
     return partial(_call_subclassed, call, model) if struct is None else partial(_call_functional, call, struct)
+
+
+def model_of(runner: Runner) -> Any:
+    """Give the Keras model that a runner calls; ``None`` for a SavedModel's signature."""
+    call = runner.args[0] if isinstance(runner, partial) else None
+    return None if call is None else inspect.getclosurevars(call.python_function).nonlocals.get("model")
 
 
 def _call_functional(call: Callable[..., Any], struct: Any, style: Style, tensors: Mapping[str, tf.Tensor]) -> Any:  # noqa: ARG001 - Runner
@@ -257,27 +304,6 @@ def _parameters(model: Callable[..., Any]) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     found = [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds]
     return [name for name in found if name not in ("training", "mask")]
-
-
-def _set_up(threads: int) -> None:
-    """Set threads, and cards that fill as they need; both only possible before TensorFlow's first operation in this process."""
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        # at least two, since an operation that waits for rows would hold the only one
-        tf.config.threading.set_inter_op_parallelism_threads(max(2, threads))
-    except RuntimeError:
-        _warn_if_late("threads", threads, tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count())
-    for card in tf.config.list_physical_devices("GPU"):
-        try:
-            tf.config.experimental.set_memory_growth(card, enable=True)
-        except (RuntimeError, ValueError):  # ValueError: the user has split the card into virtual devices
-            _warn_if_late(f"memory growth of {card.name}", "on", "on" if tf.config.experimental.get_memory_growth(card) else "off")
-
-
-def _warn_if_late(name: str, wanted: object, found: object) -> None:
-    if wanted != found:
-        told = f"TensorFlow has already run in this process with {name}={found}, so {name}={wanted} comes too late"
-        warnings.warn(f"{told}: set it before TensorFlow is used, or use new Python workers", SparkInferWarning, stacklevel=4)
 
 
 BACKEND: Backend = TensorFlowBackend()

@@ -86,7 +86,9 @@ def to_tensor(name: str, array: Any, info: TensorInfo | None, float_dtype: str |
     if info is None:
         return _free(name, array, float_dtype)
     wanted = tf.as_dtype(info.dtype)
-    if not (isinstance(array, tf.Tensor) and array.dtype == wanted):
+    if isinstance(array, tf.Tensor) and wanted.is_floating and (array.dtype.is_floating or array.dtype.is_integer or array.dtype.is_bool):
+        array = tf.cast(array, wanted)  # where it lies: pictures that came to a card as bytes become floats there
+    elif not (isinstance(array, tf.Tensor) and array.dtype == wanted):
         values = array.numpy() if isinstance(array, tf.Tensor) else portable(name, array)
         array = tf.convert_to_tensor(_cast(name, values, wanted), dtype=wanted)
     return _shaped(array, info)

@@ -8,6 +8,7 @@ Invariant: of a SavedModel only the protocol buffer is read, never the graph or 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from sparkinfer.artifacts import WORDS, check_pin, fingerprint_of, local_path, model_file, sniff
 from sparkinfer.backends.tensorflow_arrays import float_dtype
 from sparkinfer.backends.tensorflow_keras import describe_file, describe_object
+from sparkinfer.backends.tensorflow_trust import code_in_graph
 from sparkinfer.engine.contracts import ModelFile, ModelPlan, TensorInfo
 from sparkinfer.exceptions import ConfigError, ModelLoadError, nearest
 
@@ -51,13 +53,12 @@ def describe(model: TensorFlowModel) -> ModelPlan:
             "tf.saved_model.save(module, directory, signatures=...) and give the directory, or wrap it as PythonModel(load)"
         )
         raise ModelLoadError(msg)
+    path = local_path(source)
+    file = check_pin(model_file("model", path), model.sha256)  # before anything looks into it
     kind = sniff(source)
     if kind not in ("saved_model", "keras", "hdf5"):
         msg = f"{model}: {os.fspath(source)!r} is {WORDS[kind]}, expected a SavedModel directory, a .keras archive or a Keras .h5 file"
         raise ModelLoadError(msg)
-    path = local_path(source)
-    file = model_file("model", path)
-    check_pin(file, model.sha256)
     if kind == "saved_model":
         return _describe_saved_model(model, path, file)
     _only_for(model, "signature", "a SavedModel", model.signature)
@@ -72,6 +73,8 @@ def _only_for(model: TensorFlowModel, argument: str, kind: str, value: object) -
 
 def _describe_saved_model(model: TensorFlowModel, path: Path, file: ModelFile) -> ModelPlan:
     graph = _serving_graph(model, path)
+    if not model.trust_pickle:
+        _refuse_code(model, path, graph)
     signatures = {name: value for name, value in graph.signature_def.items() if not name.startswith("__")}
     name = _signature(model, sorted(signatures))
     inputs = tuple(_proto_info(key, value) for key, value in sorted(signatures[name].inputs.items()))
@@ -88,11 +91,25 @@ def _describe_saved_model(model: TensorFlowModel, path: Path, file: ModelFile) -
             "tags": tuple(graph.meta_info_def.tags),
             "ordered": False,  # the protocol buffer keeps them as a map
             "tf_keras": _needs_tf_keras(model, graph),
+            **_fixed_rows(signatures[name].inputs.values()),
         },
         inputs=inputs,
         outputs=outputs,
         float_dtype=float_dtype(inputs),
     )
+
+
+def _refuse_code(model: TensorFlowModel, path: Path, graph: Any) -> None:
+    other = [name for name in ("saved_model.cpb", "saved_model.pbtxt") if (path / name).exists()]
+    found = [f"the operation {name}" for name in code_in_graph(graph)] + [
+        f"{name} beside its saved_model.pb, which may be another" for name in other
+    ]
+    if found:
+        msg = (
+            f"{model} holds {', '.join(found)}: it could run Python, write files or speak to other machines. Export it without, or say "
+            "trust_pickle=True if you trust where it comes from"
+        )
+        raise ModelLoadError(msg)
 
 
 def _serving_graph(model: TensorFlowModel, path: Path) -> Any:
@@ -127,6 +144,13 @@ def _signature(model: TensorFlowModel, there: list[str]) -> str:
 def _proto_info(name: str, proto: Any) -> TensorInfo:
     shape = None if proto.tensor_shape.unknown_rank else tuple(tf.TensorShape(proto.tensor_shape).as_list()[1:])
     return TensorInfo(name, tf.as_dtype(proto.dtype).name, shape)
+
+
+def _fixed_rows(protos: Iterable[Any]) -> dict[str, int]:
+    """Give the one batch size that a signature was traced for, where all its inputs have the same."""
+    sizes = {proto.tensor_shape.dim[0].size if proto.tensor_shape.dim else -1 for proto in protos}
+    rows = sizes.pop() if len(sizes) == 1 else -1
+    return {"rows": rows} if rows > 0 else {}
 
 
 def _needs_tf_keras(model: TensorFlowModel, graph: Any) -> bool:

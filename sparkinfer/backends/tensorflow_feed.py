@@ -11,12 +11,18 @@ What is in flight, for ``prefetch_batches=2`` (`>` is a thread's border)::
                                            num_workers, in order     2 ready       1 at the model
             └── Fed values wait in ``passed``, beside the tensors ──────────────────────┘
 
+Plain columns, with no function of the user's, need no pipeline: a thread reads ahead (``engine/prefetch.py``), at a third of the cost.
+
+For a card, the thread that reads ahead also copies: the plain columns' own, or one behind the pipeline that holds one batch more. tf.data's
+own ``prefetch_to_device`` copies all of a batch or nothing: text cannot go, and integers are compared and cast on the host first.
+
 Tensors alone go through tf.data. It would turn an exception into the text of an ``UnknownError``, so errors, failures and batches
 without rows go around it.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -28,9 +34,12 @@ from typing import TYPE_CHECKING, Any, cast
 import tensorflow as tf
 
 from sparkinfer.backends.tensorflow_arrays import portable
+from sparkinfer.backends.tensorflow_setup import place_of
 from sparkinfer.backends.tensorflow_traced import TracedFunction
 from sparkinfer.engine.batch import Failure, Fault, Fed, Inputs
 from sparkinfer.engine.pool import prepare_in_processes
+from sparkinfer.engine.prefetch import Gate, read_ahead
+from sparkinfer.engine.room import fed_bytes, shares
 from sparkinfer.engine.stopwatch import QueueMeter
 from sparkinfer.exceptions import PreprocessError
 
@@ -43,6 +52,9 @@ if TYPE_CHECKING:
 __all__ = ["feed"]
 
 Specs = tuple[tf.TensorSpec, ...]
+_HOST = "/CPU:0"
+_COPIED = (tf.uint8, tf.int8, tf.bool, tf.float16, tf.bfloat16, tf.float32, tf.float64)
+"""What goes to a card ahead of the model. Other integers are small, and the model may take another width of them, which is checked on the host."""
 
 
 @contextmanager
@@ -50,7 +62,7 @@ def feed(
     source: Iterator[Batch],
     prepare: Any,
     config: InferenceConfig,
-    device: str,  # noqa: ARG001 - Backend
+    device: str,
     meter: QueueMeter | None = None,
 ) -> Iterator[Iterator[Fed]]:
     """Prepare the batches ahead of the model, in order; see ``Backend.feed``.
@@ -59,28 +71,42 @@ def feed(
         source: batches in order; pulled by tf.data's thread.
         prepare: the step; if it is ``traceable`` also ``columns`` and one of ``traced_row`` and ``traced_batch``.
         config: ``num_workers`` loader processes, or parallel calls of a traced function; ``prefetch_batches`` wait ready.
-        device: where the model is; TensorFlow itself copies.
+        device: where the model is. For a card, floats and bytes are copied there ahead of the model, unless nothing is to be ahead.
         meter: is told of the batches that wait ready.
     """
+    place = place_of(device) if config.prefetch_batches else _HOST
     with ExitStack() as stack:
         fed: Iterator[Fed]
+        ahead_bytes = config.max_in_flight_bytes
         if prepare.traceable:
             fed = (Fed(batch, prepare.columns(batch.data)) for batch in source)
+        elif prepare.plain and not config.num_workers:
+            fed = (_as_tensors(_as_numpy(Fed(batch, prepare(batch.data))), place) for batch in source)
+            if config.prefetch_batches:
+                fed = stack.enter_context(read_ahead(fed, config.prefetch_batches, meter, Gate(config.max_in_flight_bytes, fed_bytes)))
+            yield fed
+            return
         elif config.num_workers:
-            fed = stack.enter_context(prepare_in_processes(source, prepare, config.num_workers, depth=1))
+            out_bytes, ahead_bytes = shares(config.max_in_flight_bytes, config.num_workers, config.prefetch_batches)
+            limits: dict[str, Any] = {"timeout_seconds": config.preprocess_timeout_seconds, "most_bytes": out_bytes}
+            fed = stack.enter_context(prepare_in_processes(source, prepare, config.num_workers, depth=1, **limits))
         else:
             fed = (Fed(batch, prepare(batch.data)) for batch in source)
-        reader = _Reader(fed)
-        batches = stack.enter_context(closing(_batches(reader, prepare, config, meter or QueueMeter())))
+        reader = _Reader(fed, Gate(max(1, ahead_bytes), fed_bytes))
+        last = meter if place == _HOST else None
+        batches: Iterator[Fed] = stack.enter_context(closing(_batches(reader, prepare, config, last or QueueMeter())))
         stack.callback(reader.leave)  # comes first on the way out: then no new pull can begin while tf.data shuts down
+        if place != _HOST:
+            batches = stack.enter_context(read_ahead((_as_tensors(item, place) for item in batches), 1, meter))
         yield batches
 
 
 class _Reader:
     """Pulls prepared batches on one thread at a time, and none once it is left."""
 
-    def __init__(self, fed: Iterator[Fed]) -> None:
+    def __init__(self, fed: Iterator[Fed], gate: Gate[Fed]) -> None:
         self._fed = fed
+        self.gate = gate
         self._back: Fed | None = None
         self._left = False
         self._lock = Lock()
@@ -100,6 +126,7 @@ class _Reader:
 
     def leave(self) -> None:
         self._left = True
+        self.gate.abandon()
         with self._lock:  # a pull that is under way cannot be interrupted and is waited for
             return
 
@@ -112,6 +139,25 @@ def _as_numpy(item: Fed) -> Fed:
     except Fault as fault:
         return Fed(item.batch, Failure.of(fault))
     return Fed(item.batch, replace(item.inputs, arrays=arrays))
+
+
+def _as_tensors(item: Fed, place: str) -> Fed:
+    if isinstance(item.inputs, Failure):
+        return item
+    begun = time.perf_counter()
+    with tf.device(_HOST):  # where tf.data, too, leaves them
+        arrays = {name: tf.convert_to_tensor(array) for name, array in item.inputs.arrays.items()}
+    if place != _HOST:
+        arrays = {name: _copied(tensor, place) if tensor.dtype in _COPIED else tensor for name, tensor in arrays.items()}
+    return Fed(item.batch, replace(item.inputs, arrays=arrays, seconds={**item.inputs.seconds, "transfer": time.perf_counter() - begun}))
+
+
+def _copied(tensor: tf.Tensor, place: str) -> tf.Tensor:
+    try:
+        with tf.device(place):
+            return tf.identity(tensor)
+    except tf.errors.OpError:  # no room ahead of the model: its own call finds out whether there is any
+        return tensor
 
 
 def _batches(reader: _Reader, prepare: Any, config: InferenceConfig, meter: QueueMeter) -> Generator[Fed, None, None]:
@@ -186,7 +232,9 @@ class _Segment:
                 while not _rows(self._passed[0]):
                     yield self._passed.popleft()
                 self._meter.got()
-                yield Fed(self._passed.popleft().batch, made)
+                taken = self._passed.popleft()
+                self._reader.gate.taken(fed_bytes(taken))
+                yield Fed(taken.batch, made)
                 made = self._next(iterator, traced)
         finally:
             del iterator  # closes the generator and joins tf.data's threads
@@ -216,8 +264,10 @@ class _Segment:
                 return
             self._passed.append(item)
             if _rows(item):
+                self._reader.gate.made(item)
                 begun = self._meter.putting()
                 yield tuple(item.inputs.arrays[name] for name in self._names)
+                self._reader.gate.wait()  # for bytes, where tf.data has room for one more
                 self._meter.put(begun)  # the generator rested while what is ready filled the pipeline
             try:
                 item = self._reader.pull()

@@ -15,12 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import h5py  # type: ignore[import-untyped]  # it has none
 import keras
 import numpy as np
 
-from sparkinfer.artifacts import driver_folder, fingerprint_of, model_file
+from sparkinfer.artifacts import WORDS, Kind, driver_folder, fingerprint_of, model_file
 from sparkinfer.backends.tensorflow_arrays import float_dtype
+from sparkinfer.backends.tensorflow_precision import computes
+from sparkinfer.backends.tensorflow_trust import code_in_keras_file, config_of
 from sparkinfer.engine.contracts import ModelFile, ModelPlan, TensorInfo
 from sparkinfer.exceptions import ModelLoadError
 from sparkinfer.pickling import dumps
@@ -33,14 +34,18 @@ __all__ = ["describe_file", "describe_object", "struct_names"]
 _BY_VALUE_BYTES = 1_000_000  # a smaller model that only exists in memory travels inside the plan
 
 
-def describe_file(model: TensorFlowModel, path: Path, file: ModelFile, kind: str) -> ModelPlan:
+def describe_file(model: TensorFlowModel, path: Path, file: ModelFile, kind: Kind) -> ModelPlan:
     """Describe a ``.keras`` or ``.h5`` file; it is loaded once here, so that what is wrong with it shows on the driver.
 
     Raises:
         ModelLoadError: it holds code and is not trusted, or weights only, or Keras cannot load it.
     """
+    endings = (".keras",) if kind == "keras" else (".h5", ".hdf5")
+    if not path.name.endswith(endings):
+        msg = f"{model}: {str(path)!r} is {WORDS[kind]} by its content, which Keras reads by the file's name: rename it to end in {' or '.join(endings)}"
+        raise ModelLoadError(msg)
     if not model.trust_pickle:
-        _refuse_code(model, path)
+        _refuse_code(model, path, kind)
     try:
         loaded = keras.models.load_model(path, compile=False, safe_mode=not model.trust_pickle)
     except Exception as error:
@@ -53,26 +58,31 @@ def describe_file(model: TensorFlowModel, path: Path, file: ModelFile, kind: str
     return replace(plan, fingerprint=fingerprint_of("keras", file.sha256, plan.payload), files=(file,))
 
 
-def _refuse_code(model: TensorFlowModel, path: Path) -> None:
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            config = json.loads(archive.read("config.json"))
-    else:
-        with h5py.File(path) as file:
-            text = file.attrs.get("model_config")
-        if text is None:
-            msg = (
-                f"{model}: {str(path)!r} holds weights without the model. Build the model, call model.load_weights({str(path)!r}), "
-                "and give the model object"
-            )
-            raise ModelLoadError(msg)
-        config = json.loads(text)
+def _refuse_code(model: TensorFlowModel, path: Path, kind: Kind) -> None:
+    try:
+        config = config_of(path, kind)
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        msg = f"{model}: the architecture in {str(path)!r} cannot be read ({type(error).__name__}: {_first_line(error)}): it may have been cut short"
+        raise ModelLoadError(msg) from error
+    if config is None:
+        msg = (
+            f"{model}: {str(path)!r} holds weights without the model. Build the model, call model.load_weights({str(path)!r}), "
+            "and give the model object"
+        )
+        raise ModelLoadError(msg)
     layers = [str(found.get("name", "?")) for found in _code_layers(config)]
     if layers:
         msg = (
             f"{model}: {str(path)!r} holds Python code as bytes, in the Lambda layer {', '.join(map(repr, layers))}, and reading it "
             "would run it. Export the model as a SavedModel (model.export(directory)), or write the layer as a class registered by "
             "@keras.saving.register_keras_serializable(), or say trust_pickle=True if you trust the file"
+        )
+        raise ModelLoadError(msg)
+    if (found := code_in_keras_file(config, path, kind)) is not None:
+        msg = (
+            f"{model}: {str(path)!r} holds {found}: reading it would reach out of the model. Import classes and functions of your own before "
+            "(registered by @keras.saving.register_keras_serializable()), export the model as a SavedModel (model.export(directory)), or say "
+            "trust_pickle=True if you trust the file"
         )
         raise ModelLoadError(msg)
 
@@ -174,7 +184,12 @@ def _keras_plan(model: TensorFlowModel, loaded: keras.Model, kind: str, *, trust
         label=repr(model),
         payload=dumps(custom, f"the classes of {model}") if custom else b"",
         ship=model.ship,
-        options={"trusted": trusted, "ordered": not isinstance(struct, dict), "one_input": isinstance(loaded, keras.Sequential)},
+        options={
+            "trusted": trusted,
+            "ordered": not isinstance(struct, dict),
+            "one_input": isinstance(loaded, keras.Sequential),
+            "computes": computes(loaded),
+        },
         inputs=inputs,
         outputs=outputs,
         float_dtype=str(loaded.variable_dtype) if inputs is None else float_dtype(inputs),

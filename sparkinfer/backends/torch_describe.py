@@ -92,7 +92,7 @@ def _plan(model: TorchModel, kind: str, **told: Any) -> ModelPlan:
 def _describe_path(model: TorchModel) -> ModelPlan:
     path = str(local_path(model.source))
     file = model_file("model", path)
-    check_pin(file, model.sha256)
+    file = check_pin(file, model.sha256)
     kind = sniff(path)
     if kind == "torch_export":
         program = read_export(path, trust_pickle=model.trust_pickle)
@@ -162,7 +162,7 @@ def _describe_factory(model: TorchModel, factory: Callable[[], Any]) -> ModelPla
             raise ConfigError(msg)
         return _plan(model, "factory", payload=payload)
     file = model_file("weights", model.weights)
-    check_pin(file, model.sha256)
+    file = check_pin(file, model.sha256)
     weights = read_weights(str(file.path))
     module = build_empty(factory, repr(model))
     if module is None:

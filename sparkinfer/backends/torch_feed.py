@@ -15,15 +15,19 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, cast
 
 import torch
 
-from sparkinfer.backends.torch_loader import Key, Loader, prepare_here
-from sparkinfer.engine.prefetch import read_ahead
+from sparkinfer.backends.torch_loader import PRELOAD, Key, Loader, finished, prepare_here
+from sparkinfer.engine.contain import contained
+from sparkinfer.engine.prefetch import Gate, read_ahead
+from sparkinfer.engine.room import Room, fed_bytes
+from sparkinfer.engine.watch import remark_grown
 from sparkinfer.exceptions import ConfigError, SparkInferWarning
 
 if TYPE_CHECKING:
@@ -46,7 +50,7 @@ def feed(
     Entering starts the loader processes; leaving early ends them, leaving after the last batch keeps them for the next feed.
 
     Raises:
-        LoaderProcessError: a loader process died.
+        LoaderProcessError: loader processes die, and no row of the data is to blame.
     """
     pin = config.pin_memory is True or (config.pin_memory == "auto" and device.startswith("cuda"))
     if pin and not torch.cuda.is_available():
@@ -54,14 +58,14 @@ def feed(
         raise ConfigError(msg)
     num_workers = _allowed(config.num_workers)
     if num_workers:
-        with _feed_from_processes(source, prepare, num_workers, config.prefetch_batches, pin=pin) as fed:
+        with _feed_from_processes(source, prepare, config, pin=pin) as fed:
             yield fed
         return
     made = prepare_here(source, prepare, pin=pin)
     if not config.prefetch_batches:
         yield made
         return
-    with read_ahead(made, config.prefetch_batches, meter) as ahead:
+    with read_ahead(made, config.prefetch_batches, meter, Gate(config.max_in_flight_bytes, fed_bytes)) as ahead:
         yield ahead
 
 
@@ -84,16 +88,42 @@ def _allowed(num_workers: int) -> int:
 
 
 @contextmanager
-def _feed_from_processes(
-    source: Iterator[Batch], prepare: PrepareStep, num_workers: int, prefetch_batches: int, *, pin: bool
-) -> Iterator[Iterator[Fed]]:
-    key = (prepare.fingerprint, num_workers, max(1, math.ceil(prefetch_batches / num_workers)), pin)
-    loader = _borrow(key, prepare)
+def _feed_from_processes(source: Iterator[Batch], prepare: PrepareStep, config: InferenceConfig, *, pin: bool) -> Iterator[Iterator[Fed]]:
+    ahead_of_each = max(1, math.ceil(config.prefetch_batches / config.num_workers))
+    timeout_seconds = config.preprocess_timeout_seconds
+    lent = _Lent((prepare.fingerprint, config.num_workers, ahead_of_each, pin, timeout_seconds), prepare, config.max_in_flight_bytes)
+    lent.take()
     try:
-        with read_ahead(source, depth=1) as ahead:
-            yield loader.epoch(ahead)
+        with (
+            read_ahead(source, depth=1) as ahead,
+            closing(contained(ahead, lent.epoch, lent.take, prepare, timeout_seconds, finished, PRELOAD)) as fed,
+        ):
+            yield fed
     finally:
-        _give_back(loader)
+        lent.leave()
+
+
+class _Lent:
+    """The loader of one partition: the one that waited, and those that take its place when processes die."""
+
+    def __init__(self, key: Key, prepare: PrepareStep, most_bytes: int) -> None:
+        self._key = key
+        self._prepare = prepare
+        self._room = Room(most_bytes, sys.maxsize)  # how many batches are out is the DataLoader's matter
+        self._loader: Loader | None = None
+
+    def take(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+        self._loader = None  # a start that fails leaves nothing to give back
+        self._loader = _borrow(self._key, self._prepare)
+
+    def epoch(self, source: Iterator[Batch]) -> Iterator[Fed]:
+        return cast("Loader", self._loader).epoch(source, self._room)
+
+    def leave(self) -> None:
+        if self._loader is not None:
+            _give_back(self._loader)
 
 
 def _borrow(key: Key, prepare: PrepareStep) -> Loader:
@@ -109,7 +139,10 @@ def _borrow(key: Key, prepare: PrepareStep) -> Loader:
 
 
 def _give_back(loader: Loader) -> None:
-    if loader.clean and loader.alive() and loader.key not in _idle:
+    grown = loader.slots.grown()
+    if grown is not None:
+        remark_grown(grown)
+    if loader.clean and loader.alive() and loader.key not in _idle and grown is None:
         _idle[loader.key] = loader
     else:
         loader.close()

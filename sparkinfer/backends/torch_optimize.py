@@ -25,7 +25,7 @@ from sparkinfer.backends.torch_values import plain_dtype, plain_structure
 from sparkinfer.exceptions import MissingDependencyError, ModelLoadError
 
 if TYPE_CHECKING:
-    from sparkinfer.backends.torch import TorchLoaded
+    from sparkinfer.backends.torch_model import TorchLoaded
     from sparkinfer.engine.batch import Inputs
     from sparkinfer.engine.contracts import ModelFile
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from sparkinfer.engine.batch import Fault
 from sparkinfer.exceptions import OutputError, SchemaError
 
-__all__ = ["plain_dtype", "plain_structure", "to_arrays", "to_tensor"]
+__all__ = ["map_tensors", "plain_dtype", "plain_structure", "to_arrays", "to_plain", "to_tensor"]
 
 _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}  # torch has these types, but hardly an operator for them
 _NO_NUMPY = {torch.bfloat16, *(getattr(torch, n) for n in dir(torch) if n.startswith("float8_"))}
@@ -87,14 +87,27 @@ def _to_array(value: Any, where: str) -> np.ndarray:
     if not isinstance(value, torch.Tensor):
         text = f"the model gave a {type(value).__name__}{where}, expected a tensor: return tensors only, one, a tuple or a dict of them"
         raise Fault(OutputError, text)
+    array: np.ndarray = to_plain(value).cpu().numpy()
+    return array
+
+
+def to_plain(value: torch.Tensor) -> torch.Tensor:
+    """Give a tensor as NumPy can have it once it is on the host."""
     tensor = value.detach()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    tensor = plain_dtype(tensor)
-    array: np.ndarray = tensor.cpu().resolve_conj().resolve_neg().numpy()
-    return array
+    return plain_dtype(tensor).resolve_conj().resolve_neg()
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], result: Any) -> Any:
+    """Apply a function to the tensors of a plain structure; what is no tensor stays."""
+    if isinstance(result, dict):
+        return {name: map_tensors(function, value) for name, value in result.items()}
+    if isinstance(result, list):
+        return [map_tensors(function, value) for value in result]
+    return function(result) if isinstance(result, torch.Tensor) else result
 
 
 def plain_dtype(tensor: torch.Tensor) -> torch.Tensor:

@@ -49,12 +49,15 @@ def run_command(arguments: list[str] | None) -> int:
 def demo(
     output: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("demo-output"),
     photos: Annotated[Optional[Path], typer.Option(help="Label the PNG and JPEG pictures of this folder instead.")] = None,
+    diagnose: Annotated[
+        float, typer.Option(help="Then say what holds each job back, within so many seconds each.", metavar="SECONDS")
+    ] = 0.0,
 ) -> None:
     """Do three real jobs on real models and files: photographs, source files, faces."""
     from sparkinfer.demo.main import run_demo  # noqa: PLC0415 - `sparkinfer --help` needs none of it
 
     with _exit_1_when_refused():
-        run_demo(output.expanduser(), photos and photos.expanduser())  # make passes ~ on as it is
+        run_demo(output.expanduser(), photos and photos.expanduser(), diagnose)  # make passes ~ on as it is
 
 
 @_app.command()
@@ -80,6 +83,52 @@ def run(
         if trace:
             raise SystemExit(_traced()) from None
         raise
+
+
+_Job = Annotated[Path, typer.Argument(help="The job file: docs/jobs.md tells its keys.", metavar="JOB.yaml", show_default=False)]
+_Changes = Annotated[
+    Optional[list[str]],
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a key of the job file, such as config.batch_size=32."),
+]
+
+
+@_app.command()
+def diagnose(
+    job: _Job,
+    changes: _Changes = None,
+    rows: Annotated[int, typer.Option(help="Rows of the sample, at most.", min=1)] = 20_000,
+    seconds: Annotated[float, typer.Option(help="Seconds to spend, in about.", min=0.1)] = 60.0,
+    report: Annotated[Optional[Path], typer.Option(help="Write the page with the chart here.", show_default=False)] = None,
+) -> None:
+    """Say which part of a job holds it back, and what each change would give; nothing is written to its sink."""
+    from sparkinfer.cli.measure import diagnose_job  # noqa: PLC0415 - pydantic and the library's core
+
+    diagnose_job(job.expanduser(), changes=tuple(changes or ()), rows=rows, seconds=seconds, report=report and report.expanduser())
+
+
+@_app.command()
+def tune(
+    job: _Job,
+    changes: _Changes = None,
+    rows: Annotated[int, typer.Option(help="Rows of the sample, at most.", min=1)] = 20_000,
+    seconds: Annotated[float, typer.Option(help="Seconds to spend, in about.", min=0.1)] = 180.0,
+    allow: Annotated[
+        Optional[list[str]],
+        typer.Option(help="What may change the answers a little, or the engine: precision, optimize.", show_default=False),
+    ] = None,
+    write: Annotated[Optional[Path], typer.Option(help="Write the job with the settings that were found here.", show_default=False)] = None,
+) -> None:
+    """Find a job's fastest settings by measuring a few; nothing is written to its sink."""
+    from sparkinfer.cli.measure import tune_job  # noqa: PLC0415 - pydantic and the library's core
+
+    tune_job(
+        job.expanduser(),
+        changes=tuple(changes or ()),
+        rows=rows,
+        seconds=seconds,
+        allow=tuple(allow or ()),
+        write=write and write.expanduser(),
+    )
 
 
 @_app.command()

@@ -127,6 +127,7 @@ class Predict(Section):
     keep: Texts | None = None
     preprocess: Function | None = None
     preprocess_batch: Function | None = None
+    preprocess_on_device: Function | None = None
     postprocess: Function | None = None
     on_null: Literal["raise", "null", "pass"] = "raise"
     on_error: Literal["raise", "null"] = "raise"
@@ -144,6 +145,13 @@ class Spark(Section):
     conf: Options = Field(default_factory=dict)
 
 
+class Resume(Section):
+    """``score_to`` in the place of a write: the key that names a row, and whether failed rows are scored again."""
+
+    key: Texts
+    retry_errors: bool = False
+
+
 class Sink(Section):
     """Where the predictions go: ``path`` in a ``format``, a ``table``, or a format that needs neither."""
 
@@ -155,6 +163,24 @@ class Sink(Section):
     partition_by: Texts | None = None
     repartition: Count | Texts | None = None
     coalesce: Count | None = None
+    resume: Resume | None = None
+
+    @model_validator(mode="after")
+    def _parts_that_stay(self) -> Sink:
+        if self.resume is None:
+            return self
+        others = [name for name in self.model_fields_set if name not in ("format", "path", "resume")]
+        if others or self.path is None or self.format not in (None, "parquet"):
+            came = (
+                f"got {' and '.join(sorted(others))}"
+                if others
+                else f"got the format {self.format!r}"
+                if self.path is not None
+                else "got no path"
+            )
+            msg = f"resume writes plain Parquet to a path, a file for each task, and takes nothing beside it but format: parquet; {came}"
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _one_place(self) -> Sink:
@@ -199,6 +225,9 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _measured(self) -> Job:
+        if self.sink.resume is not None and self.predict.key not in (None, self.sink.resume.key):
+            msg = "predict.key and sink.resume.key name different columns: leave predict.key out, an error names those of resume"
+            raise ValueError(msg)
         for key in ("report", "label"):
             if getattr(self.run, key) is not None and getattr(self.config, "metrics", None) is False:
                 msg = f"run.{key} needs measurements, which config.metrics: false switches off: leave one of the two out"

@@ -14,14 +14,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import sparkinfer
 from sparkinfer.cli.functions import Functions, functions_beside
-from sparkinfer.cli.job import Job, Sink, Source, parse_job
+from sparkinfer.cli.job import Job, Resume, Sink, Source, parse_job
 from sparkinfer.cli.read import Document, read_job
 from sparkinfer.config import InferenceConfig
 from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SparkInferError, nearest
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from sparkinfer.cli.keys import Section
     from sparkinfer.run import InferenceRun
 
-__all__ = ["JobFailedError", "run_job"]
+__all__ = ["JobFailedError", "OpenedJob", "opened_job", "run_job", "told"]
 
-_FUNCTIONS = ("preprocess", "preprocess_batch", "postprocess")
+_FUNCTIONS = ("preprocess", "preprocess_batch", "preprocess_on_device", "postprocess")
 _OURS = re.compile(rf"{re.escape(SparkInferError.__module__)}\.(\w+: .*)")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")  # its frames are indented, its last line is not
 _WRONG_SQL = re.compile(r"\[(UNRESOLVED_|PARSE_SYNTAX_ERROR|DATATYPE_MISMATCH)")  # Spark's error classes of what the file itself says
@@ -61,52 +61,107 @@ def run_job(
         ConfigError, SchemaError: the file, or what it names, is wrong.
         JobFailedError: the job failed; the message has the first cause.
     """
-    document = read_job(path, changes)
-    job = parse_job(document)
-
-    def say_plainly(line: str) -> None:
-        say(document.hide(line))
-
-    with _without_secrets(document, trace=trace), functions_beside(path) as functions:
-        model = _model(job, functions)
-        keywords = _keywords(job, functions)
+    with opened_job(path, changes, trace=trace, say=say) as opened:
+        document, job = opened.document, opened.job
         _check_report(job)
+        with opened.rows() as rows:
+            if check:
+                settings = replace(opened.config, max_records_per_batch=None)  # in force only while a run is open
+                scored = _predicted(rows, opened.model, settings, opened.keywords, document, job)
+                columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in scored.schema)
+                opened.say(f"{path} is in order: {opened.model} would give {columns}")
+                return None
+            return _score(rows, opened.model, opened.keywords, document, job, opened.name, opened.say)
+
+
+@dataclass(frozen=True)
+class OpenedJob:
+    """A job file that was read and checked, with the library's own values.
+
+    Attributes:
+        document: the file.
+        job: what it says.
+        name: of the job.
+        model: the model.
+        keywords: ``predict``'s.
+        trace: let pyspark log the queries that fail.
+        say: takes each line for people, which it rids of the environment's values.
+    """
+
+    document: Document
+    job: Job
+    name: str
+    model: Any
+    keywords: dict[str, Any]
+    trace: bool
+    say: Callable[[str], None]
+
+    @property
+    def config(self) -> InferenceConfig:
+        """The settings."""
+        return InferenceConfig(**cast("Section", self.job.config).given())
+
+    @contextmanager
+    def rows(self) -> Iterator[Any]:
+        """Open the session, and give the source's rows."""
         from sparkinfer.spark.job_session import job_session, queries_unlogged  # noqa: PLC0415 - brings pyspark, which a wrong file needs not
 
-        name = job.run.name or path.stem
-        app_name = job.spark.app_name or f"sparkinfer {name}"
-        with nullcontext() if trace else queries_unlogged(), job_session(job.spark.master, app_name, job.spark.conf) as session:
-            with _told("source", document):
-                rows = _read(session, job.source)
+        spark = self.job.spark
+        app_name = spark.app_name or f"sparkinfer {self.name}"
+        with nullcontext() if self.trace else queries_unlogged(), job_session(spark.master, app_name, spark.conf) as session:
+            with told("source", self.document):
+                rows = _read(session, self.job.source)
                 rows.schema  # noqa: B018 - Spark Connect resolves the names no sooner
-            if check:
-                settings = replace(_config(job), max_records_per_batch=None)  # in force only while a run is open
-                scored = _predicted(rows, model, settings, keywords, document, job)
-                columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in scored.schema)
-                say_plainly(f"{path} is in order: {model} would give {columns}")
-                return None
-            return _score(rows, model, keywords, document, job, name, say_plainly)
+            yield rows
+
+
+@contextmanager
+def opened_job(path: Path, changes: tuple[str, ...], *, trace: bool, say: Callable[[str], None]) -> Iterator[OpenedJob]:
+    """Read a job file, and find its functions and its model."""
+    document = read_job(path, changes)
+    job = parse_job(document)
+    with _without_secrets(document, trace=trace), functions_beside(path) as functions:
+        yield OpenedJob(
+            document,
+            job,
+            job.run.name or path.stem,
+            _model(job, functions),
+            _keywords(job, functions),
+            trace,
+            lambda line: say(document.hide(line)),
+        )
 
 
 def _score(
     rows: Any, model: Any, keywords: dict[str, Any], document: Document, job: Job, name: str, say: Callable[[str], None]
 ) -> InferenceRun:
-    config = _config(job)
+    config = InferenceConfig(**cast("Section", job.config).given())
     measured = job.run.metrics and config.metrics
     records = config.max_records_per_batch
     with sparkinfer.inference_run(name, max_records_per_batch=records, metrics=measured, label=job.run.label, mlflow=job.run.mlflow) as run:
         scored = _predicted(rows, model, config, keywords, document, job)
         begun = time.perf_counter()
-        with _told("sink", document):
-            _write(scored, job.sink)
+        with told("sink", document):
+            done = _write(scored, job.sink) if job.sink.resume is None else _score_to(rows, model, config, keywords, job.sink)
         seconds = time.perf_counter() - begun
-    for line in _summary(run, seconds, job, document):
+    for line in (*_summary(run, seconds, job, document), *done):
         say(line)
     return run
 
 
+def _score_to(rows: Any, model: Any, config: InferenceConfig, keywords: dict[str, Any], sink: Sink) -> tuple[str, ...]:
+    resume = cast("Resume", sink.resume)
+    arguments = {name: value for name, value in keywords.items() if name != "key"}
+    done = sparkinfer.score_to(
+        rows, cast("str", sink.path), model, key=resume.key, retry_errors=resume.retry_errors, config=config, **arguments
+    )
+    there = done.rows - done.rows_written
+    failed = f", {done.rows_failed:,} of them without a prediction" if done.rows_failed else ""
+    return (f"{done.rows:,} rows are there{failed}: {done.rows_written:,} written now, {there:,} before",)
+
+
 def _predicted(rows: Any, model: Any, config: InferenceConfig, keywords: dict[str, Any], document: Document, job: Job) -> Any:
-    with _told("predict", document):
+    with told("predict", document):
         scored = sparkinfer.predict(rows, model, config=config, **keywords)
     _check_names(job, scored.columns, job.predict.keep or rows.columns)
     return scored
@@ -128,10 +183,6 @@ def _check_names(job: Job, given: Sequence[str], kept: Sequence[str]) -> None:
 
 
 # --- from the file to the library's own values ---------------------------------------------------------------------------
-
-
-def _config(job: Job) -> InferenceConfig:
-    return InferenceConfig(**cast("Section", job.config).given())
 
 
 def _model(job: Job, functions: Functions) -> Any:
@@ -217,7 +268,7 @@ def _read(session: Any, source: Source) -> Any:
     return rows if source.repartition is None else rows.repartition(source.repartition)
 
 
-def _write(scored: Any, sink: Sink) -> None:
+def _write(scored: Any, sink: Sink) -> tuple[str, ...]:
     if isinstance(sink.repartition, int):
         scored = scored.repartition(sink.repartition)
     elif sink.repartition is not None:
@@ -233,10 +284,11 @@ def _write(scored: Any, sink: Sink) -> None:
         writer.saveAsTable(sink.table)
     else:
         writer.save(sink.path)
+    return ()
 
 
 @contextmanager
-def _told(part: str, document: Document) -> Iterator[None]:
+def told(part: str, document: Document) -> Iterator[None]:
     """Have Spark's own errors told by the part of the job, in one line."""
     try:
         yield
@@ -301,7 +353,7 @@ def _summary(run: InferenceRun, seconds: float, job: Job, document: Document) ->
     place = document.marked["sink"]
     yield f"result -> {place.get('table') or place.get('path') or job.sink.format}"
     if job.run.report is not None:
-        with _told("run.report", document):
+        with told("run.report", document):
             path = Path(job.run.report).expanduser()
             path.parent.mkdir(parents=True, exist_ok=True)
             saved = run.save_report(path)

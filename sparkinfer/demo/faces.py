@@ -1,6 +1,6 @@
 """Face or no face: MTCNN's O-Net in PyTorch and in Keras, the same weights in both, on the 200 patches of ``lfw_subset``.
 
-Runs on: driver (``find_faces``), worker (the rest).
+Runs on: driver (``faces_job``), worker (the rest).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 import sparkinfer as si
+from sparkinfer.demo.job import DemoJob
 from sparkinfer.demo.packages import folder_of
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "face_probability",
+    "faces_job",
     "find_faces",
     "keras_onet",
     "make_torch_onet",
@@ -101,6 +103,11 @@ def face_probability(outputs: Any) -> np.ndarray:
 
 def find_faces(spark: SparkSession) -> DataFrame:
     """Score every patch by both frameworks: columns ``row``, ``torch_probability``, ``tensorflow_probability``."""
+    return faces_job(spark).predict()
+
+
+def faces_job(spark: SparkSession) -> DemoJob:
+    """Give the job of ``find_faces``: what TensorFlow adds to the DataFrame that PyTorch has scored."""
     rows = [(number, patch.ravel().tolist()) for number, patch in enumerate(patches())]
     data = spark.createDataFrame(rows, "row int, patch array<double>").repartition(2)
     by_torch = si.predict(
@@ -112,13 +119,15 @@ def find_faces(spark: SparkSession) -> DataFrame:
         postprocess=face_probability,
         batch_size=50,
     )
-    return si.predict(
+    return DemoJob(
         by_torch,
         keras_onet(),
-        inputs="patch",
-        outputs="tensorflow_probability float",
-        keep=["row", "torch_probability"],
-        preprocess=to_channels_last,
-        postprocess=face_probability,
-        batch_size=50,
+        {
+            "inputs": "patch",
+            "outputs": "tensorflow_probability float",
+            "keep": ["row", "torch_probability"],
+            "preprocess": to_channels_last,
+            "postprocess": face_probability,
+            "batch_size": 50,
+        },
     )

@@ -19,19 +19,21 @@ from sparkinfer.exceptions import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame
+
+    from sparkinfer.demo.job import DemoJob
 
 __all__ = ["run_demo"]
 
 _SHOWN = 12  # rows of a printed table
 
 
-def run_demo(output: Path, photos: Path | None, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run_demo(output: Path, photos: Path | None, diagnose_seconds: float = 0.0, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Run the demo.
 
     Args:
         output: the folder to write to; made if it is not there. What an earlier demo wrote in it is replaced.
         photos: a folder of pictures to label, recursively; ``None`` takes those that scikit-image and scikit-learn ship.
+        diagnose_seconds: to spend on a diagnosis of each job, when all are done; 0 for none.
         say: takes each line for people.
 
     Returns:
@@ -46,30 +48,37 @@ def run_demo(output: Path, photos: Path | None, say: Callable[[str], None] = pri
         msg = f"{photos} is not a folder: name a folder of PNG or JPEG pictures"
         raise ConfigError(msg)
     output.mkdir(parents=True, exist_ok=True)
-    jobs: list[tuple[str, str, Callable[[Any], DataFrame], Callable[[pd.DataFrame], tuple[dict[str, Any], str]]]] = [
+    jobs: list[tuple[str, str, Callable[[Any], DemoJob], Callable[[pd.DataFrame], tuple[dict[str, Any], str]]]] = [
         ("photos", "photographs, EfficientNet-Lite0, PyTorch", lambda spark: _photos(spark, photos), _tell_photos),
         ("source_files", "source files, guesslang, TensorFlow", _source_files, _tell_source_files),
         ("faces", "faces, O-Net, PyTorch and TensorFlow", _faces, _tell_faces),
     ]
     summary: dict[str, Any] = {}
     opens = _keep_runs(output / "mlflow")
-    with _session() as spark, si.inference_run("sparkinfer demo") as run:
-        for name, title, job, tell in jobs:
-            say(f"\n{title}")
-            table = output / f"{name}.parquet"
-            shutil.rmtree(table, ignore_errors=True)
-            begun = time.perf_counter()
-            job(spark).write.parquet(str(table.absolute()))
-            seconds = time.perf_counter() - begun
-            rows = spark.read.parquet(literal_path(table)).toPandas()
-            facts, text = tell(rows)
-            summary[name] = {"rows": len(rows), "seconds_with_start_up": round(seconds, 2), "table": str(table), **facts}
-            say(text)
-            say(f"{len(rows)} rows in {seconds:.1f} s, start-up included -> {table}")
+    with _session() as spark:
+        with si.inference_run("sparkinfer demo", profile=True) as run:
+            for name, title, job, tell in jobs:
+                say(f"\n{title}")
+                table = output / f"{name}.parquet"
+                shutil.rmtree(table, ignore_errors=True)
+                begun = time.perf_counter()
+                job(spark).predict().write.parquet(str(table.absolute()))
+                seconds = time.perf_counter() - begun
+                rows = spark.read.parquet(literal_path(table)).toPandas()
+                facts, text = tell(rows)
+                summary[name] = {"rows": len(rows), "seconds_with_start_up": round(seconds, 2), "table": str(table), **facts}
+                say(text)
+                say(f"{len(rows)} rows in {seconds:.1f} s, start-up included -> {table}")
+        for name, title, job, _ in jobs if diagnose_seconds else ():
+            found = job(spark).diagnose(diagnose_seconds)
+            say(f"\n{title}\n{found}")
+            say(f"what holds it back -> {found.save(output / f'diagnosis-{name}.html')}")
     report = _report(run, output / "report.html")
     (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     say(f"\nsummary -> {output / 'summary.json'}")
     say(f"where the time went -> {report}" if report else "the report needs matplotlib: pip install 'sparkinfer[report]'")
+    if report:
+        say(f"inside the models -> {run.profile.save_report(output / 'profile.html')}")
     say(f"the runs in MLflow: {opens}" if opens else "the runs are not kept: pip install 'sparkinfer[mlflow]'")
     return summary
 
@@ -107,22 +116,22 @@ def _session() -> Iterator[Any]:
             spark.stop()
 
 
-def _photos(spark: Any, folder: Path | None) -> DataFrame:
-    from sparkinfer.demo.photos import label_photos, photo_folders  # noqa: PLC0415
+def _photos(spark: Any, folder: Path | None) -> DemoJob:
+    from sparkinfer.demo.photos import photo_folders, photos_job  # noqa: PLC0415
 
-    return label_photos(spark, [folder] if folder is not None else photo_folders())
-
-
-def _source_files(spark: Any) -> DataFrame:
-    from sparkinfer.demo.source_files import source_files, tell_languages  # noqa: PLC0415
-
-    return tell_languages(spark, source_files())
+    return photos_job(spark, [folder] if folder is not None else photo_folders())
 
 
-def _faces(spark: Any) -> DataFrame:
-    from sparkinfer.demo.faces import find_faces  # noqa: PLC0415
+def _source_files(spark: Any) -> DemoJob:
+    from sparkinfer.demo.source_files import source_files, source_files_job  # noqa: PLC0415
 
-    return find_faces(spark)
+    return source_files_job(spark, source_files())
+
+
+def _faces(spark: Any) -> DemoJob:
+    from sparkinfer.demo.faces import faces_job  # noqa: PLC0415
+
+    return faces_job(spark)
 
 
 def _tell_photos(rows: pd.DataFrame) -> tuple[dict[str, Any], str]:

@@ -1,6 +1,6 @@
 """Photographs, labelled by EfficientNet-Lite0 in PyTorch.
 
-Runs on: driver (``label_photos``), worker (the rest).
+Runs on: driver (``photos_job``), worker (the rest).
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 from PIL import Image
 
 import sparkinfer as si
+from sparkinfer.demo.job import DemoJob
 from sparkinfer.demo.packages import folder_of, literal_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["decode_photo", "label_photos", "make_efficientnet", "photo_folders", "photo_model", "top_label"]
+__all__ = ["decode_photo", "label_photos", "make_efficientnet", "photo_folders", "photo_model", "photos_job", "top_label"]
 
 _SIDE = 224  # pixels
 
@@ -80,6 +81,11 @@ def _class_names() -> dict[int, str]:
 
 def label_photos(spark: SparkSession, folders: list[Path]) -> DataFrame:
     """Label every PNG and JPEG below ``folders``: columns ``path``, ``label``, ``score``."""
+    return photos_job(spark, folders).predict()
+
+
+def photos_job(spark: SparkSession, folders: list[Path]) -> DemoJob:
+    """Give the job of ``label_photos``."""
     pictures = (
         spark.read.format("binaryFile")
         .option("pathGlobFilter", "*.{png,jpg,jpeg,PNG,JPG,JPEG}")
@@ -88,14 +94,16 @@ def label_photos(spark: SparkSession, folders: list[Path]) -> DataFrame:
         .select("path", "content")
         .repartition(spark.sparkContext.defaultParallelism)
     )
-    return si.predict(
+    return DemoJob(
         pictures,
         photo_model(),
-        inputs="content",
-        outputs="label string, score float",
-        keep=["path"],
-        preprocess=decode_photo,
-        postprocess=top_label,
-        batch_size=8,
-        key="path",
+        {
+            "inputs": "content",
+            "outputs": "label string, score float",
+            "keep": ["path"],
+            "preprocess": decode_photo,
+            "postprocess": top_label,
+            "batch_size": 8,
+            "key": "path",
+        },
     )

@@ -1,6 +1,6 @@
 """The language of source files, told by guesslang's TensorFlow SavedModel.
 
-Runs on: driver (``tell_languages``), worker (the rest).
+Runs on: driver (``source_files_job``), worker (the rest).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import sparkinfer as si
+from sparkinfer.demo.job import DemoJob
 from sparkinfer.demo.packages import folder_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SUFFIXES", "guesslang_model", "likeliest_language", "read_source", "source_files", "tell_languages"]
+__all__ = ["SUFFIXES", "guesslang_model", "likeliest_language", "read_source", "source_files", "source_files_job", "tell_languages"]
 
 SUFFIXES = {
     ".py": "Python",
@@ -86,14 +87,21 @@ def _language_names() -> dict[str, str]:
 
 def tell_languages(spark: SparkSession, paths: list[str]) -> DataFrame:
     """Tell each file's language: columns ``path``, ``language``, ``probability``."""
+    return source_files_job(spark, paths).predict()
+
+
+def source_files_job(spark: SparkSession, paths: list[str]) -> DemoJob:
+    """Give the job of ``tell_languages``."""
     files = spark.createDataFrame([(path,) for path in paths], "path string").repartition(spark.sparkContext.defaultParallelism)
-    return si.predict(
+    return DemoJob(
         files,
         guesslang_model(),
-        inputs="path",
-        outputs="language string, probability float",
-        preprocess=read_source,
-        postprocess=likeliest_language,
-        batch_size=64,
-        key="path",
+        {
+            "inputs": "path",
+            "outputs": "language string, probability float",
+            "preprocess": read_source,
+            "postprocess": likeliest_language,
+            "batch_size": 64,
+            "key": "path",
+        },
     )

@@ -20,12 +20,28 @@ if TYPE_CHECKING:
 
     from sparkinfer.exceptions import SparkInferError
 
-_LONGEST_MESSAGE = 2000  # some frameworks tell the whole model
-_NOT_THE_USERS = re.compile(r"/sparkinfer/(engine|backends|spark)/|/site-packages/|/dist-packages/|/lib/python3|^<frozen")
+_LONGEST_MESSAGE = 2000  # characters; some frameworks tell the whole model, and Python's own errors a whole text
+_LONGEST_TRACEBACK = 20_000
+_NOT_THE_USERS = re.compile(r"/sparkinfer/(engine|backends|spark)/|/site-packages/|/dist-packages/|/lib/python3|^<frozen|\.px[di]$|\.pyx$")
 
-__all__ = ["BadRow", "Batch", "Breach", "Failure", "Fault", "Fed", "Inputs", "Style"]
+__all__ = ["BadRow", "Batch", "Breach", "Failure", "Fault", "Fed", "Inputs", "Style", "bounded", "traced"]
 
 Style = Literal["single", "positional", "named"]
+
+
+def bounded(text: str, longest: int = _LONGEST_MESSAGE) -> str:
+    """Make a text fit to be shown: no longer than ``longest`` characters but for a note in its middle, and UTF-8.
+
+    A cell of 10 MB in a message would go through Spark's logs several times, and one lone surrogate in it would lose the whole message.
+
+    Example:
+        >>> bounded("x" * 100, 20)
+        'xxxxxxxxxxxxxxx [... 80 characters ...] xxxxx'
+    """
+    if len(text) > longest:
+        tail = longest // 4
+        text = f"{text[: longest - tail]} [... {len(text) - longest} characters ...] {text[-tail:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -72,14 +88,14 @@ class Fault(Exception):  # noqa: N818 - never leaves the library: it becomes the
 
         Args:
             kind: the public error that this becomes.
-            text: what was expected, what came, and what to do; without the place.
+            text: what was expected, what came, and what to do; without the place. A long one loses its middle.
             column: the input column, if one is to blame.
             row: the row within the batch, from 0, if one is to blame.
             stage: where it happened, if ``kind`` does not say so.
         """
-        super().__init__(text)
+        self.text = bounded(text)
+        super().__init__(self.text)
         self.kind = kind
-        self.text = text
         self.column = column
         self.row = row
         self.stage = stage or _STAGES.get(kind.__name__, "predict")
@@ -101,9 +117,10 @@ class Failure:
         text: what happened, without the place.
         column: the input column, if one is to blame.
         row: the row within the batch, from 0, if one is to blame.
-        cause: the first cause's traceback as text, or nothing.
+        cause: the first cause's traceback as text, or nothing. A long one loses its middle.
         raised_in: the innermost lines of the user's own code, as ``helper (job.py:14), called from prepare (job.py:16)``, or nothing. Spark
             drops chained causes from what the driver shows, so the message itself has to say it.
+        final: the rows have ended processes, and are not to be prepared once more to find out which it was.
     """
 
     kind: type[SparkInferError]
@@ -112,13 +129,14 @@ class Failure:
     row: int | None = None
     cause: str = ""
     raised_in: str = ""
+    final: bool = False
 
     @classmethod
     def of(cls, fault: Fault) -> Failure:
         """Turn a caught fault, and what it was raised from, into data."""
         first = fault.__cause__
-        cause = "".join(traceback.format_exception(first)) if first is not None else ""
-        return cls(fault.kind, fault.text, fault.column, fault.row, cause, _raised_in(first))
+        cause = traced(first) if first is not None else ""
+        return cls(fault.kind, fault.text, fault.column, fault.row, bounded(cause, _LONGEST_TRACEBACK), _raised_in(first))
 
 
 @dataclass(frozen=True)
@@ -145,6 +163,11 @@ class BadRow:
         message = f"{fault.text}{column}{f'. Raised in {where}' if where else ''}"
         named = type(fault.__cause__) if fault.__cause__ is not None else fault.kind
         return cls(row, fault.stage, named.__name__, message[:_LONGEST_MESSAGE])
+
+
+def traced(error: BaseException) -> str:
+    """Give an exception as Python prints it."""
+    return "".join(traceback.format_exception(error))
 
 
 def _raised_in(error: BaseException | None) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "describe_null",
     "is_ml_vector",
     "stack_rows",
+    "whole_numbers",
 ]
 
 Nulls = Literal["refuse", "pass"]
@@ -155,8 +156,66 @@ def _flat(column: pa.Array, name: str) -> np.ndarray:
         column = column.cast(pa.date32())
     elif types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us"), safe=False)  # Spark's own unit; with a zone, the values are UTC already
-    values: np.ndarray = column.to_numpy(zero_copy_only=False)  # copies nothing where the buffer will do
+    try:
+        values: np.ndarray = column.to_numpy(zero_copy_only=False)  # copies nothing where the buffer will do
+    except (ValueError, pa.ArrowException) as error:
+        raise _unreadable(column, name) from error
     return values
+
+
+def _python_values(column: pa.Array, name: str) -> list[object]:
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise _unreadable(column, name) from error
+
+
+def _unreadable(column: pa.Array, name: str) -> Fault:
+    """Tell of the first value that Python cannot hold, though Spark can."""
+    row = next((row for row in range(len(column)) if not _readable(column[row])), None)
+    if types.is_temporal(column.type):
+        text = "the value lies outside of the years 1 to 9999, which are all that Python has: filter it before, or cast the column to a number or a string"
+    elif row is None or not types.is_string(column.type):
+        text = "a text in it is no UTF-8: decode() it in Spark, or hand it over as binary"
+    else:
+        begun = bytes(column[row].as_buffer())[:20]
+        text = f"the text is no UTF-8 (it begins with {begun!r}): hand the column over as binary, or decode() it in Spark before"
+    return Fault(SchemaError, text, column=name, row=row)
+
+
+def _readable(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def whole_numbers(column: pa.Array, name: str) -> pa.Array:
+    """Make decimals, in arrays too, int64 as they are: by way of float64 the digits beyond the sixteenth would change.
+
+    Raises:
+        Fault: one is no whole number, or larger than int64 holds; it has the row.
+    """
+    if not types.is_decimal(_leaf(column.type)):
+        return column
+    wanted = _with_leaf(column.type, pa.int64())
+    column = column.take(pa.array(np.arange(len(column))))  # Arrow casts a list's items outside of the slice too (seen in 25.0)
+    try:
+        return column.cast(wanted)
+    except pa.ArrowInvalid as error:
+        row = next((row for row in range(len(column)) if not _castable(column.take(pa.array([row])), wanted)), None)
+        raise Fault(
+            SchemaError, f"the column is {column.type} and asked for as integers, but holds another number ({error})", column=name, row=row
+        ) from error
+
+
+def _castable(one: pa.Array, wanted: pa.DataType) -> bool:
+    try:
+        one.cast(wanted)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _vectors(column: pa.Array, name: str, *, ragged: bool) -> np.ndarray:
@@ -209,11 +268,11 @@ def decode_rows(column: pa.Array, name: str) -> Sequence[object]:
     if problem is not None:
         raise Fault(SchemaError, f"the column {problem}", column=name)
     if not _is_nested(column.type):
-        return list(column.to_pylist())
+        return _python_values(column, name)
     if column.null_count:
         return _around_nulls(column, name)
     if refusal(column.type) is not None:  # arrays of structs
-        return list(column.to_pylist())
+        return _python_values(column, name)
     if types.is_struct(column.type) and not is_ml_vector(column.type):
         names = [column.type.field(i).name for i in range(column.type.num_fields)]
         fields = [decode_rows(column.field(i), f"{name}.{field}") for i, field in enumerate(names)]
@@ -262,6 +321,10 @@ def _items(column: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 def _leaf(data_type: pa.DataType) -> pa.DataType:
     return _leaf(data_type.value_type) if _is_list(data_type) else data_type
+
+
+def _with_leaf(data_type: pa.DataType, leaf: pa.DataType) -> pa.DataType:
+    return pa.list_(_with_leaf(data_type.value_type, leaf)) if _is_list(data_type) else leaf
 
 
 def _depth(data_type: pa.DataType) -> int:

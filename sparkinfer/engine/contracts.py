@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.batch import Batch, Failure, Fed, Inputs
     from sparkinfer.engine.stopwatch import QueueMeter
 
-__all__ = ["Backend", "Describable", "LoadedModel", "ModelFile", "ModelPlan", "Optimized", "PrepareStep", "TensorInfo"]
+__all__ = ["Backend", "Describable", "LoadedModel", "ModelFile", "ModelPlan", "OnDevice", "Optimized", "PrepareStep", "TensorInfo"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class ModelFile:
         path: where it lies on the driver; ``None`` if it only exists as ``content``.
         directory: ``path`` is a directory.
         content: the bytes themselves, for a small model that only exists in memory.
+        pinned: the user said what its content must be; workers compare it too.
     """
 
     role: str
@@ -60,6 +61,7 @@ class ModelFile:
     path: str | None = None
     directory: bool = False
     content: bytes | None = field(default=None, repr=False)
+    pinned: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,19 @@ class Optimized:
     engine: str | None
     max_abs_difference: float | None = None
     why: str = ""
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """The user's ``preprocess_on_device``, in ``ModelPlan.options["on_device"]``: the plan's own ``inputs`` are ``None`` then.
+
+    Attributes:
+        function: pickled.
+        inputs: what the model behind it says of its inputs.
+    """
+
+    function: bytes = field(repr=False)
+    inputs: tuple[TensorInfo, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +138,12 @@ class Describable(Protocol):
 
 
 class LoadedModel(Protocol):
-    """A model in memory, ready to be called from one thread."""
+    """A model in memory, ready to be called from one thread.
+
+    It may have more, which the loop asks for by name: ``start(inputs)`` begins a call and gives what waits for its results (``ahead.py``);
+    ``retraces``, where true, says that another number of rows costs a compilation (``tail.py``); ``device_seconds()`` gives what calls took on the
+    device since it was last asked, by stage (``device_time.py``).
+    """
 
     def predict(self, inputs: Inputs) -> Any:
         """Run the model once; gives NumPy arrays: one, a sequence, or a mapping. Raises what the model raises."""
@@ -131,6 +151,10 @@ class LoadedModel(Protocol):
 
     def device_peak_bytes(self) -> int | None:
         """Give the device allocator's peak since the model was last asked; ``None`` where the framework has no such figure."""
+        ...
+
+    def device_bytes(self) -> int | None:
+        """Give what the device's allocator holds now; ``None`` where the framework has no such figure."""
         ...
 
     def release(self) -> None:
@@ -151,6 +175,21 @@ class PrepareStep(Protocol):
         """Whether the user's function is a ``tf.function``, to be run inside tf.data by the TensorFlow feed."""
         ...
 
+    @property
+    def plain(self) -> bool:
+        """Whether it only decodes columns, with no function of the user's."""
+        ...
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether bad rows are left out and named, and their batch goes on without them."""
+        ...
+
+    @property
+    def only_column(self) -> str | None:
+        """The input column, if there is only one: what a message names."""
+        ...
+
     def __call__(self, data: pa.RecordBatch) -> Inputs | Failure:
         """Decode, preprocess and conform; never raises what the user's function raised, but gives it as a ``Failure``."""
         ...
@@ -163,6 +202,14 @@ class Backend(Protocol):
 
     def resolve_device(self, device: str) -> str:
         """Turn ``"auto"`` into a device that is there; raise ``ConfigError`` for one that is not."""
+        ...
+
+    def card_count(self) -> int:
+        """Count the CUDA cards that the framework sees; none for a backend that puts no model on one."""
+        ...
+
+    def card_memory_bytes(self, device: str) -> int | None:
+        """Give all of a card's memory; ``None`` where the framework does not tell."""
         ...
 
     def feed(

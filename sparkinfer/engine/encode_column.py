@@ -23,6 +23,7 @@ from sparkinfer.schema import to_ddl
 
 __all__ = ["encode_column", "is_rows_of_dicts", "leading_axis", "rows_told", "told", "transposed"]
 
+_DAYS = 2**31  # what a date counts, in int32
 _MOST_ITEMS = 2**31 - 1  # what the int32 offsets of Spark's lists and texts can count
 
 
@@ -195,19 +196,33 @@ def _text(array: np.ndarray, target: _Target) -> pa.Array:
                 raise _misfit(target, f"bytes that are no UTF-8: {value[:20]!r}", row) from error
         elif not isinstance(value, wanted):
             raise _misfit(target, f"{type(value).__name__} {value!r}: convert it in postprocess", row)
-    encoded = pa.array(values, target.type)
+    try:
+        encoded = pa.array(values, target.type)
+    except UnicodeEncodeError as error:
+        row = next(row for row, value in enumerate(values) if not _is_utf8(value))
+        raise _misfit(target, f"a text that UTF-8 cannot hold ({error}): encode(errors='replace') it in postprocess", row) from error
     if isinstance(encoded, pa.ChunkedArray):
         raise _misfit(target, "more than 2 GiB in one batch, which Arrow cannot hold in one column: make batch_size smaller")
     return encoded
+
+
+def _is_utf8(value: Any) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _moments(array: np.ndarray, target: _Target) -> pa.Array:
     unit = "datetime64[D]" if types.is_date(target.type) else "datetime64[us]"
     moments = array.astype(unit)
     odd = moments.astype(array.dtype) != array
+    if types.is_date(target.type):
+        odd |= np.abs(moments.astype(np.int64)) >= _DAYS
     if odd.any():
         row = int(odd.argmax())
-        raise _misfit(target, f"{array[row]}, which is finer than {unit[11:-1]}: round in postprocess", row)
+        raise _misfit(target, f"{array[row]}, which is finer than {unit[11:-1]}, or too far from 1970: change it in postprocess", row)
     return pa.array(moments).cast(pa.timestamp("us") if unit.endswith("[us]") else target.type).cast(target.type)
 
 

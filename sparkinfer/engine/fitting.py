@@ -19,7 +19,7 @@ import pyarrow as pa
 from sparkinfer.engine.batch import Fault
 from sparkinfer.exceptions import PredictError
 
-__all__ = ["OutOfMemoryFault", "fitting", "is_device_lost", "is_out_of_memory"]
+__all__ = ["OutOfMemoryFault", "fitting", "is_device_lost", "is_out_of_memory", "most_rows"]
 
 _KINDS = ("OutOfMemoryError", "ResourceExhaustedError")  # torch's, CUDA's other bindings', TensorFlow's
 # what libraries below the frameworks say instead: a plan or a workspace that found no memory
@@ -84,8 +84,14 @@ class _Ceiling:
 _ceilings: WeakKeyDictionary[Any, _Ceiling] = WeakKeyDictionary()  # loaded model -> its ceiling, once a call did not fit
 
 
+def most_rows(model: Any) -> int | None:
+    """Give the rows that are sent to a loaded model at most; ``None`` where every call fitted so far."""
+    ceiling = _ceilings.get(model)
+    return None if ceiling is None else ceiling.rows
+
+
 def fitting(
-    score: Callable[[int, int], list[pa.Array]], start: int, stop: int, *, model: Any, device: str, cut: Callable[[int], None]
+    score: Callable[[int, int], list[pa.Array]], start: int, stop: int, *, model: Any, device: Callable[[], str], cut: Callable[[int], None]
 ) -> list[pa.Array]:
     """Score the rows from ``start`` to before ``stop`` in pieces that fit into memory.
 
@@ -94,7 +100,7 @@ def fitting(
         start: the first row.
         stop: the row after the last.
         model: the loaded model, whose ceiling is kept for as long as it is loaded; called from one thread.
-        device: where it runs, for messages.
+        device: names where it runs, and with how many others, for messages.
         cut: is told to how many rows the batch had to be cut, if it had to be.
 
     Returns:
@@ -114,7 +120,7 @@ def fitting(
         except OutOfMemoryFault as fault:
             if size == 1:
                 _restore(model, before)  # it was not the number of rows
-                raise _hopeless(fault, at - start, device) from fault.__cause__
+                raise _hopeless(fault, at - start, stop - start, device()) from fault.__cause__
         except Fault as fault:
             if fault.row is not None:
                 fault.row += at - start
@@ -139,9 +145,9 @@ def _restore(model: Any, before: _Ceiling | None) -> None:
         _ceilings[model] = before
 
 
-def _hopeless(fault: Fault, row: int, device: str) -> Fault:
+def _hopeless(fault: Fault, row: int, rows: int, device: str) -> Fault:
     text = (
-        f"{fault.text}, for a single row on {device}: give the worker more memory, let fewer tasks share {device} "
-        "(spark.task.resource.gpu.amount, spark.executor.cores), or take a smaller model"
+        f"{fault.text}, for a single row (of a batch of {rows}) on {device}: give the worker more memory, let fewer tasks share it "
+        "(tasks_per_gpu, spark.task.resource.gpu.amount, spark.executor.cores), or take a smaller model"
     )
     return Fault(PredictError, text, row=row)

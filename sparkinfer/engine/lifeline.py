@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparkinfer.engine.scratch import keep_scratch
+
 if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
@@ -52,6 +54,7 @@ def loader_context(*preload: str) -> BaseContext:
     Args:
         preload: modules that the fork server imports beforehand; counts only until its first process is started.
     """
+    keep_scratch()
     methods = multiprocessing.get_all_start_methods()
     if "fork" in methods and sys.platform == "linux" and not framework_used() and not _cuda_started():
         return multiprocessing.get_context("fork")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from sparkinfer.engine.lasting import process_objects
 from sparkinfer.exceptions import SparkInferWarning
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class ModelCache:
                 if entry.model is None:
                     self._let_go(limit)
                     entry.model = load()
+                    process_objects.loaded()
             yield entry.model
         finally:
             with self._lock:
@@ -82,6 +84,15 @@ class ModelCache:
                 if entry.model is None and not entry.users:
                     self._entries.pop(key, None)
             self._let_go(limit)
+
+    def discard(self, unwanted: Callable[[Hashable], bool]) -> None:
+        """Let go of the idle models whose keys are unwanted."""
+        with self._lock:
+            idle = [key for key, entry in self._entries.items() if not entry.users and entry.model is not None and unwanted(key)]
+            released = [self._entries.pop(key) for key in idle]
+        for entry in released:
+            if entry.model is not None:
+                _release(entry.model)
 
     def _let_go(self, limit: int) -> None:
         released = []
@@ -96,6 +107,7 @@ class ModelCache:
 
 def _release(model: LoadedModel) -> None:
     """Let a model go; its own ``close()`` may fail, which must not cost the predictions that are made, nor the next model's turn."""
+    process_objects.released()
     try:
         model.release()
     except Exception as error:  # noqa: BLE001 - whatever the user's close() raises

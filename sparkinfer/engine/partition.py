@@ -7,15 +7,17 @@ What is in flight, with ``prefetch_batches=2`` and ``num_workers=0``::
     chunks ──1──► rebatch ──2──► prepare ──3──► [ batch | batch ] ──4──► predict ──5──► encode ──6──► regroup ──7──► chunks
              └───── one read-ahead thread ────┘   at most 2 wait      └───────── the task's own thread ────────┘
 
+On a card, batches n + 1 and n + 2 are started there before the results of n are waited for (``ahead.py``).
+
 Invariant: rows in = rows out, in order, with the chunks' own borders, or an error that says where; whatever ends the loop, the
 threads that it started are joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
@@ -23,19 +25,26 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 import numpy as np
 import pyarrow as pa
 
-from sparkinfer.engine.batch import BadRow, Batch, Breach, Failure, Fault, Inputs
+from sparkinfer.engine.admission import FILLED, admitted
+from sparkinfer.engine.ahead import Started, started_ahead
+from sparkinfer.engine.batch import BadRow, Batch, Breach, Failure, Fault, Fed, Inputs, bounded, traced
 from sparkinfer.engine.columns import bad_nulls, describe_null
 from sparkinfer.engine.encode import OutputColumn, check_rows, encode_outputs
-from sparkinfer.engine.fitting import OutOfMemoryFault, fitting, is_device_lost, is_out_of_memory
+from sparkinfer.engine.fitting import OutOfMemoryFault, fitting, is_device_lost, is_out_of_memory, most_rows
 from sparkinfer.engine.isolate import ERROR_TYPE, assemble, by_halves
 from sparkinfer.engine.model_cache import process_models
+from sparkinfer.engine.profiling import NO_PROFILING, NoProfiling
 from sparkinfer.engine.rebatch import Regroup, rebatch
 from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder
+from sparkinfer.engine.repeating import Repeating
+from sparkinfer.engine.settling import sizing_of, timed_for
+from sparkinfer.engine.tail import with_full_batches
 from sparkinfer.exceptions import BadRowsError, OutputError, Place, PredictError, SchemaError
 from sparkinfer.pickling import loads
 
 if TYPE_CHECKING:
     from sparkinfer.config import InferenceConfig
+    from sparkinfer.engine.admission import Admission
     from sparkinfer.engine.contracts import Backend, LoadedModel, ModelPlan
     from sparkinfer.engine.prepare import Prepare
 
@@ -43,6 +52,7 @@ __all__ = ["OnNull", "PartitionPlan", "backend_named", "run_partition"]
 
 OnNull = Literal["raise", "null", "pass"]
 Files = Mapping[str, "str | bytes"]
+_LONGEST_KEY = 200  # characters of each of a row's keys
 _ROWS_FOR_A_SHARE = 100  # before, one bad row would be a large share
 
 
@@ -60,6 +70,7 @@ class PartitionPlan:
         on_null: what a null in an input column means.
         config: the settings.
         error_column: the column that says why a row has no prediction; ``None``: the first bad row ends the partition.
+        trivial: the model only repeats its first answers: what a diagnosis measures everything else by.
     """
 
     model: ModelPlan
@@ -71,6 +82,7 @@ class PartitionPlan:
     on_null: OnNull
     config: InferenceConfig
     error_column: str | None = None
+    trivial: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -101,8 +113,10 @@ def run_partition(
     files: Callable[[], Files],
     partition: int | None = None,
     cpus: int = 1,
-    card: int | None = None,
+    addresses: Sequence[str] | None = None,
+    slots: int | None = None,
     recorder: NoRecorder = NO_RECORDER,
+    profiling: NoProfiling = NO_PROFILING,
     file_of: Callable[[int], str | None] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
     """Score one partition.
@@ -113,8 +127,10 @@ def run_partition(
         files: gives the model's files.
         partition: Spark's partition id, for messages.
         cpus: the task's CPUs, for the framework's threads.
-        card: the card that is the task's, by CUDA's number; taken where the device is a card without a number.
+        addresses: Spark's, of the cards that are the task's; the first is taken where the device is a card without a number.
+        slots: tasks that share a CPU's memory, for messages.
         recorder: is told of every step.
+        profiling: watches some model calls.
         file_of: names the file of a row, for messages.
 
     Yields:
@@ -126,42 +142,102 @@ def run_partition(
         BadRowsError: more rows are bad than the settings allow.
     """
     where = _Where(plan, partition, file_of)
-    regroup = Regroup(plan.keep, plan.output_schema)
-    batches = rebatch(recorder.chunks(chunks), plan.columns, plan.config.batch_size, regroup, where.unscored)  # 1 read, 2 rebatch
+    regroup = Regroup(plan.keep, plan.output_schema, partition)
+    read = where.up_to_a_null(recorder.chunks(chunks))  # 1 read
+    threads = plan.config.threads or cpus
+    sizing = sizing_of(plan, threads)
+    batches = rebatch(read, plan.columns, sizing.rows, regroup, where.unscored)  # 2 rebatch
     first = next(batches, None)
     recorder.lap("input_wait")
     if first is None:  # nothing for the model to see: it is not even loaded
+        where.check_nulls()
         yield from _put_out(regroup.finish(), recorder)
         return
+    batches = recorder.batches(first, batches)
     backend = backend_named(plan.model.backend)
-    device = backend.resolve_device(plan.config.device)
-    if plan.config.device in ("auto", "cuda") and card is not None and device.startswith("cuda"):
-        device = backend.resolve_device(f"cuda:{card}")
-    threads = plan.config.threads or cpus
     found = files()  # for a model that is loaded too: its weights may be mapped from a file that has changed since, which this tells
 
     def load() -> LoadedModel:
         recorder.loaded()
-        return backend.load(plan.model, found, device, threads)
+        with admission.loading():
+            model = backend.load(plan.model, found, admission.device, threads)
+        return Repeating(model) if plan.trivial else model
 
-    key = (plan.model.fingerprint, device, threads)
     # loader processes start on entering the feed, before the model does: a fork after a framework's threads can deadlock
     with (
-        backend.feed(chain((first,), batches), plan.prepare, plan.config, device, recorder.queue) as fed,  # 3 feed
-        process_models.borrow(key, load, plan.config.models_per_worker) as model,
+        admitted(backend, plan.config, addresses, model=plan.model.fingerprint, evict=_evict) as admission,
+        backend.feed(chain((first,), batches), plan.prepare, plan.config, admission.device, recorder.queue) as fed,  # 3 feed
+        process_models.borrow(_key(plan, admission, threads), load, plan.config.models_per_worker) as loaded,
+        profiling.watching(loaded, admission.device, recorder, partial(plan.prepare, first.data)) as watched,
     ):
-        where.device = device
-        recorder.ran_on(device)
-        recorder.lap("model_load")  # and all that comes before the first batch: the framework's import, loader processes
-        for batch, inputs in fed:
-            recorder.lap("input_wait")
-            predictions = _predict(model, batch, inputs, where, recorder) if batch.data.num_rows else []
+        model = with_full_batches(watched, plan.model, plan.config, sizing.rows, retraces=getattr(loaded, "retraces", False))
+        device_seconds: Callable[[], Mapping[str, float]] = getattr(loaded, "device_seconds", dict)
+        device_seconds()  # what a partition before this one left there
+        where.runs_on(admission, slots)
+        recorder.ran_on(admission.device, admission.waited_seconds)
+        recorder.lap("model_load")  # and all before the first batch: the framework's import, loader processes, the wait for a card
+        peak = _Peak(model, admission)
+        timing = timed_for(
+            sizing, plan.config, slots, lambda: peak.doubles(backend.card_memory_bytes(admission.device)), partial(most_rows, model)
+        )
+        for batch, inputs, started in started_ahead(fed, model, recorder, lambda batch: not sizing.settled or where.cut_short(batch)):
+            if where.cut_short(batch):  # the model sees no row of a batch with a null that is refused
+                if isinstance(inputs, Failure):
+                    where.fail(batch, inputs)
+                continue
+            with timing(Fed(batch, inputs)):
+                predictions = _predict(model, batch, inputs, where, recorder, started) if batch.data.num_rows else []
             yield from _put_out(regroup.add(predictions), recorder)  # 7 yield
+            if batch.index and sizing.settled:  # by then the first batches lie beside each other
+                peak.look()
         recorder.lap("input_wait")  # for the end of the source
-        recorder.device_peak(model.device_peak_bytes)
+        recorder.rows_settled(sizing.told())
+        recorder.device_peak(peak.ask)
+        recorder.device_end(model.device_bytes)
+        recorder.device_time(device_seconds)
+    where.check_nulls()
     where.check_allowed(ended=True)
     recorder.lap("other")  # what the feed and the cache did on leaving
     yield from _put_out(regroup.finish(), recorder)
+
+
+def _key(plan: PartitionPlan, admission: Admission, threads: int) -> Hashable:
+    model = f"trivial {plan.model.fingerprint}" if plan.trivial else plan.model.fingerprint
+    return model, admission.device, threads, admission.devices
+
+
+def _evict(device: str) -> None:
+    """Let go of what idles on a device."""
+    process_models.discard(lambda key: isinstance(key, tuple) and key[1] == device)
+
+
+class _Peak:
+    """The device's peak, told as early as it says something: others may wait for it."""
+
+    def __init__(self, model: LoadedModel, admission: Admission) -> None:
+        self._model = model
+        self._admission = admission
+        self._most: int | None = None
+        self._told = False
+
+    def look(self) -> None:
+        if not self._told:
+            self.ask()
+
+    def ask(self) -> int | None:
+        self._told = True
+        self._admission.measured(self.now())
+        return self._most
+
+    def now(self) -> int | None:
+        now = self._model.device_peak_bytes()
+        self._most = now if self._most is None or now is None else max(now, self._most)
+        return self._most
+
+    def doubles(self, card_bytes: int | None) -> bool:
+        """Tell whether twice of it would fit on the card, beside the others there; yes where that is not known."""
+        now = self.now()
+        return now is None or card_bytes is None or 2 * now <= FILLED * card_bytes / (self._admission.sharing() or 1)
 
 
 def _put_out(chunks: Iterator[pa.RecordBatch], recorder: NoRecorder) -> Iterator[pa.RecordBatch]:
@@ -172,34 +248,41 @@ def _put_out(chunks: Iterator[pa.RecordBatch], recorder: NoRecorder) -> Iterator
         recorder.lap("output_wait")
 
 
-def _predict(model: LoadedModel, batch: Batch, inputs: Inputs | Failure, where: _Where, recorder: NoRecorder) -> list[pa.Array]:
+def _predict(
+    model: LoadedModel, batch: Batch, inputs: Inputs | Failure, where: _Where, recorder: NoRecorder, started: Started | None
+) -> list[pa.Array]:
     plan = where.plan
     rows = batch.data.num_rows
-    if isinstance(inputs, Failure) and plan.error_column is not None:
+    if isinstance(inputs, Failure) and not inputs.final and plan.error_column is not None:
         inputs = plan.prepare(batch.data)  # what prepares whole batches (tf.data) cannot tell which row it was; this can
     if isinstance(inputs, Failure):
         where.fail(batch, inputs)
     recorder.batch(rows - len(inputs.bad), inputs.seconds)
+    pieces = _Pieces(model, batch, inputs, where, recorder, started)
     if plan.error_column is not None:
-        return _isolated(model, batch, inputs, where, recorder)
+        return _isolated(pieces, batch, inputs, where, recorder)
     try:
-        return _Pieces(model, batch, inputs, where, recorder).score(0, rows)
+        return pieces.score(0, rows)
     except Fault as fault:
         where.fail(batch, Failure.of(fault), fault)
 
 
-def _isolated(model: LoadedModel, batch: Batch, inputs: Inputs, where: _Where, recorder: NoRecorder) -> list[pa.Array]:
+def _isolated(scored: _Pieces, batch: Batch, inputs: Inputs, where: _Where, recorder: NoRecorder) -> list[pa.Array]:
     """Score the rows that can be scored, and say of the others why they cannot."""
     plan, rows = where.plan, batch.data.num_rows
     fed = np.delete(np.arange(rows), [one.row for one in inputs.bad])
     try:
-        pieces, found = by_halves(_Pieces(model, batch, inputs, where, recorder).score, len(fed))
+        pieces, found = by_halves(scored.score, len(fed))
     except Breach as breach:
         where.fail(batch, Failure.of(breach), breach)
     bad = [*inputs.bad, *(replace(one, row=int(fed[one.row])) for one in found)]
     where.count(batch, bad)
     recorder.bad_rows(bad)
-    encoded = assemble(pieces, [column.type for column in plan.outputs], rows, bad)
+    try:
+        encoded = assemble(pieces, [column.type for column in plan.outputs], rows, bad)
+    except pa.ArrowInvalid as error:  # each part fits, and not all of them together
+        text = f"the outputs of one batch are more than Arrow holds in one column, 2 GiB ({error}): make batch_size smaller"
+        where.fail(batch, Failure.of(Breach(OutputError, text)))
     recorder.lap("encode")
     return encoded
 
@@ -213,13 +296,20 @@ class _Pieces:
     inputs: Inputs
     where: _Where
     recorder: NoRecorder
+    started: Started | None = None  # the call of the whole, if it is under way
 
     def score(self, start: int, stop: int) -> list[pa.Array]:
         """Score some of the rows that are no bad ones: at once, or in as many pieces as memory asks for."""
-        return fitting(self._score, start, stop, model=self.model, device=self.where.device, cut=self.recorder.rows_fit)
+        return fitting(self._score, start, stop, model=self.model, device=self.where.shared_device, cut=self.recorder.rows_fit)
 
     def _score(self, start: int, stop: int) -> list[pa.Array]:
-        return _score(self.where.plan, self.model, self._part(start, stop), stop - start, self.recorder)
+        part = self._part(start, stop)
+        call = (
+            self.started
+            if self.started is not None and part is self.inputs and not self.started.used
+            else partial(self.model.predict, part)
+        )
+        return _score(self.where.plan, call, stop - start, self.recorder)
 
     def _part(self, start: int, stop: int) -> Inputs:
         inputs, data = self.inputs, self.batch.data
@@ -233,8 +323,8 @@ class _Pieces:
         return replace(inputs, arrays={name: array[start:stop] for name, array in inputs.arrays.items()})
 
 
-def _score(plan: PartitionPlan, model: LoadedModel, inputs: Inputs, rows: int, recorder: NoRecorder) -> list[pa.Array]:
-    result = _call(model, inputs)  # 4 predict
+def _score(plan: PartitionPlan, call: Callable[[], Any], rows: int, recorder: NoRecorder) -> list[pa.Array]:
+    result = _result(call)  # 4 predict
     recorder.lap("compute")
     check_rows(result, rows)
     if plan.postprocess:
@@ -246,9 +336,9 @@ def _score(plan: PartitionPlan, model: LoadedModel, inputs: Inputs, rows: int, r
     return encoded
 
 
-def _call(model: LoadedModel, inputs: Inputs) -> Any:
+def _result(call: Callable[[], Any]) -> Any:
     try:
-        return model.predict(inputs)
+        return call()
     except Fault:
         raise
     except Exception as error:
@@ -294,32 +384,75 @@ class _Where:
         self.plan = plan
         self.partition = partition
         self._file_of = file_of
-        self.device = "cpu"
+        self._device = "cpu"
+        self._sharing: Callable[[], int | None] = lambda: None
         self._rows = 0
         self._bad = 0
         self._last = ""
+        self._refused: SchemaError | None = None
+        self._null_row = 0
 
-    def unscored(self, data: pa.RecordBatch, first_row: int) -> np.ndarray | None:
-        """Find the rows of a chunk that the model is not to see, by ``on_null``."""
-        if self.plan.on_null == "pass" or (self.plan.on_null == "raise" and self.plan.error_column is not None):
-            return None  # in the second case a null makes a bad row, which is found where all others are
-        masks = [(name, mask) for name in self.plan.inputs if (mask := bad_nulls(_column(data, name))) is not None]
-        if not masks:
-            return None
-        union = masks[0][1].copy()
-        for _, mask in masks[1:]:
-            union |= mask
-        if self.plan.on_null == "null":
-            return union
-        row = int(union.argmax())
-        name = next(name for name, mask in masks if mask[row])
-        number = first_row + row
+    def runs_on(self, admission: Admission, slots: int | None) -> None:
+        """Keep where the model runs, and who knows how many run there."""
+        self._device = admission.device
+        self._sharing = admission.sharing if admission.device != "cpu" else lambda: slots
+
+    def shared_device(self) -> str:
+        """Name the device, with the number of Python workers on it where that is known; counted when it is asked."""
+        sharing = self._sharing()
+        if sharing is None:
+            return self._device
+        up_to = "up to " if self._device == "cpu" else ""  # task slots: not all need be in use
+        return f"{self._device}, which {up_to}{sharing} Python worker{'' if sharing == 1 else 's'} share{'s' if sharing == 1 else ''}"
+
+    def up_to_a_null(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give the chunks up to a null that is refused, for ``check_nulls`` to tell when all rows before it are scored: one of them may be bad, too."""
+        if self.plan.on_null != "raise" or self.plan.error_column is not None:
+            yield from chunks
+            return
+        seen = 0
+        for chunk in chunks:
+            masks = self._masks(chunk)
+            if masks:
+                row = int(_union(masks).argmax())
+                self._null_row = seen + row
+                self._refused = self._refuse(chunk, row, next(name for name, mask in masks if mask[row]))
+                yield chunk.slice(0, row)
+                return
+            yield chunk
+            seen += chunk.num_rows
+
+    def cut_short(self, batch: Batch) -> bool:
+        """Whether a null that is refused would have been the batch's next row."""
+        rows, size = batch.rows, self.plan.config.batch_size
+        short = size == "auto" or len(rows) < size  # of "auto" nobody knows any more; a whole one is then left out, too, and the null told
+        return self._refused is not None and len(rows) > 0 and short and rows[-1] + 1 == self._null_row
+
+    def check_nulls(self) -> None:
+        """Refuse the null at which the chunks ended.
+
+        Raises:
+            SchemaError: names it.
+        """
+        if self._refused is not None:
+            raise self._refused
+
+    def unscored(self, data: pa.RecordBatch, _first_row: int) -> np.ndarray | None:
+        """Find the rows of a chunk that the model is not to see."""
+        masks = self._masks(data) if self.plan.on_null == "null" else []  # else none are there, or they are bad rows, or the model's
+        return _union(masks) if masks else None
+
+    def _masks(self, data: pa.RecordBatch) -> list[tuple[str, np.ndarray]]:
+        """Give the input columns with nulls, and where those are."""
+        return [(name, mask) for name in self.plan.inputs if (mask := bad_nulls(_column(data, name))) is not None]
+
+    def _refuse(self, data: pa.RecordBatch, row: int, name: str) -> SchemaError:
+        number = self._null_row
         place = Place(column=name, partition=self.partition, row=number, file=self._file_of(number), key=self._key(data, row))
-        msg = (
+        return SchemaError(
             f"{describe_null(_column(data, name), row)}, at {place}. The model takes no null here: fill or filter it before, or say "
             f"on_null='null' (a null prediction for that row) or on_null='pass' (the model gets it)"
         )
-        raise SchemaError(msg)
 
     def count(self, batch: Batch, bad: Sequence[BadRow]) -> None:
         """Count a batch's bad rows.
@@ -367,12 +500,24 @@ class _Where:
         span = "" if row is not None else f" (rows {batch.rows[0]} to {batch.rows[-1]})"
         raised_in = f". Raised in {failure.raised_in}" if failure.raised_in else ""
         error = failure.kind(f"{failure.text}. At {place}{span}{raised_in}")
-        if fault is not None:
-            raise error from fault.__cause__
+        first = fault.__cause__ if fault is not None else None
+        if fault is not None and (first is None or traced(first) == failure.cause):
+            raise error from first
         raise error from (_FirstCause(failure.cause) if failure.cause else None)
 
     def _key(self, data: pa.RecordBatch, row: int) -> str | None:
-        return ", ".join(f"{name}={_column(data, name)[row].as_py()!r}" for name in self.plan.key) or None
+        return ", ".join(f"{name}={_shown(_column(data, name)[row])}" for name in self.plan.key) or None
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return bounded(repr(value.as_py()), _LONGEST_KEY)
+    except (ValueError, OverflowError):  # a text that is no UTF-8, a date that Python does not have
+        return f"<a {value.type} that Python cannot show>"
+
+
+def _union(masks: Sequence[tuple[str, np.ndarray]]) -> np.ndarray:
+    return cast("np.ndarray", np.logical_or.reduce([mask for _, mask in masks]))
 
 
 def _column(data: pa.RecordBatch, name: str) -> pa.Array:

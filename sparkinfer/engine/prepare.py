@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from sparkinfer.engine.batch import BadRow, Breach, Failure, Fault, Inputs, Style
-from sparkinfer.engine.columns import bad_nulls, conform, decode, decode_rows, describe_null, stack_rows
+from sparkinfer.engine.columns import bad_nulls, conform, decode, decode_rows, describe_null, stack_rows, whole_numbers
 from sparkinfer.engine.conform import as_array, is_ragged
 from sparkinfer.engine.isolate import separate
 from sparkinfer.engine.stopwatch import Stopwatch
+from sparkinfer.engine.watch import PreprocessTimeout, calling
 from sparkinfer.exceptions import PreprocessError, SchemaError
 from sparkinfer.pickling import loads
 
@@ -89,6 +90,16 @@ class Prepare:
         return _function(self.function) if self.traceable and not self.per_row else None
 
     @property
+    def plain(self) -> bool:
+        """Whether it only decodes columns, with no function of the user's."""
+        return not self.function
+
+    @property
+    def only_column(self) -> str | None:
+        """The input column, if there is only one: what a message names."""
+        return self.bindings[0].column if len(self.bindings) == 1 else None
+
+    @property
     def joins_rows(self) -> bool:
         """Whether a row's inputs depend on the rows beside it: padded to the longest, or made by a function of the batch."""
         return bool(self.function and not self.per_row) or bool(self._uneven)
@@ -135,7 +146,7 @@ class Prepare:
         chosen = _taker(data, make)
         if row_by_row and len(rows):
             raised: list[BadRow] = []
-            called = {int(rows[number]): inputs for number, inputs in self._each_row(_take(data, rows), watch, raised)}
+            called = {int(rows[number]): inputs for number, inputs in self._each_row(_take(data, rows), watch, raised, rows)}
             odd = _unlike_most(called)
             bad += [*(replace(one, row=int(rows[one.row])) for one in raised), *odd]
             rows = np.array(sorted(called.keys() - {one.row for one in odd}), dtype=np.intp)
@@ -179,6 +190,8 @@ class Prepare:
         for binding in self.bindings:
             spec = binding.spec
             column = data.column(data.schema.get_field_index(binding.column))
+            if spec is not None and not self.function and str(spec.dtype).lstrip("u").startswith("int"):
+                column = whole_numbers(column, binding.column)
             array = decode(column, binding.column, ragged=ragged or (spec is not None and spec.pad is not None), nulls=self.nulls)
             if isinstance(array, dict):  # a struct: its fields are the inputs
                 arrays.update(array)
@@ -187,14 +200,19 @@ class Prepare:
                 arrays[binding.name] = array
         return Inputs(style, arrays)
 
-    def _each_row(self, data: pa.RecordBatch, watch: Stopwatch, bad: list[BadRow] | None = None) -> Iterator[tuple[int, Inputs]]:
-        """Call the user's function for each row; where ``bad`` is given, what a row raises goes there, and the next row comes."""
+    def _each_row(
+        self, data: pa.RecordBatch, watch: Stopwatch, bad: list[BadRow] | None = None, numbers: np.ndarray | None = None
+    ) -> Iterator[tuple[int, Inputs]]:
+        """Call the user's function for each row; where ``bad`` is given, what a row raises goes there, and the next row comes.
+
+        ``numbers`` are the rows' own in the batch, where some were left out.
+        """
         values = list(self._row_values(data, bad))
         watch.lap("decode")
         first: Inputs | None = None
         for number, given in values:
             try:
-                made = self._one_row(given, number, first if bad is None else None)
+                made = self._one_row(given, number, first if bad is None else None, numbers)
             except Fault as fault:
                 if bad is None:
                     raise
@@ -204,15 +222,16 @@ class Prepare:
                 yield number, made
         watch.lap("preprocess")
 
-    def _one_row(self, given: tuple[object, ...], number: int, first: Inputs | None) -> Inputs:
+    def _one_row(self, given: tuple[object, ...], number: int, first: Inputs | None, numbers: np.ndarray | None = None) -> Inputs:
         function = _function(self.function)
-        blamed = self.bindings[0].column if len(self.bindings) == 1 else None
+        blamed = self.only_column
         try:
-            if self.style == "named":
-                made = function(**dict(zip((binding.name for binding in self.bindings), given, strict=True)))
-            else:
-                made = function(*given)
-        except Exception as error:
+            with calling(number if numbers is None else int(numbers[number])):
+                if self.style == "named":
+                    made = function(**dict(zip((binding.name for binding in self.bindings), given, strict=True)))
+                else:
+                    made = function(*given)
+        except (Exception, SystemExit, PreprocessTimeout) as error:
             raise _user_fault(error, "preprocess", column=blamed, row=number) from error
         row = self._by_name(made)
         if first is not None and (row.style != first.style or list(row.arrays) != list(first.arrays)):
@@ -244,8 +263,9 @@ class Prepare:
         given = self._decode(data)
         watch.lap("decode")
         try:
-            made = function(**given.arrays) if given.style == "named" else function(*given.arrays.values())
-        except Exception as error:
+            with calling():
+                made = function(**given.arrays) if given.style == "named" else function(*given.arrays.values())
+        except (Exception, SystemExit, PreprocessTimeout) as error:
             raise _user_fault(error, "preprocess_batch") from error
         watch.lap("preprocess")
         result = self._by_name(made)
@@ -372,7 +392,9 @@ def _taker(data: pa.RecordBatch, make: Callable[[pa.RecordBatch], Inputs]) -> Ca
     return lambda rows: make(_take(data, rows))
 
 
-def _user_fault(error: Exception, what: str, *, column: str | None = None, row: int | None = None) -> Fault:
+def _user_fault(error: BaseException, what: str, *, column: str | None = None, row: int | None = None) -> Fault:
+    if isinstance(error, PreprocessTimeout):
+        return Fault(PreprocessError, f"{what} took more than {error} for this {'batch' if row is None else 'row'}", column=column, row=row)
     return Fault(PreprocessError, f"{what} raised {type(error).__name__}: {error}", column=column, row=row)
 
 

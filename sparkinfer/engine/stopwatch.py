@@ -96,6 +96,11 @@ class QueueMeter:
             self._add_up()
 
     @property
+    def waiting(self) -> int:
+        """Items that wait now."""
+        return max(0, len(self._puts) - len(self._gots))
+
+    @property
     def seconds(self) -> float:
         """The time that the figures are of: from the start to the last move."""
         return self._now().last - self._begun

@@ -26,7 +26,7 @@ from sparkinfer.reporting.page_style import SCRIPT, STYLE
 from sparkinfer.reporting.partition_table import partition_table
 from sparkinfer.reporting.words import STAGE_COLOURS, STAGE_WORDS, count, duration, plain, rate, readable
 
-__all__ = ["render", "save_report"]
+__all__ = ["page_of", "render", "save_report"]
 
 _HEADLINES = {
     "input-bound": "The model waits for its input",
@@ -90,6 +90,11 @@ def render(run: RunMetrics, verdict: Any = None) -> str:
         _facts(run),
         _all_figures(summary),
     )
+    return page_of(heading, body)
+
+
+def page_of(heading: str, body: Html) -> str:
+    """Make a page of its body: one that fetches nothing, and runs no script but its own."""
     script = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from sparkinfer.metrics import CONSUMER_STAGES, PRODUCER_STAGES
+from sparkinfer.metrics import CONSUMER_STAGES, DEVICE_STAGES, PRODUCER_STAGES
 
 __all__ = ["GROUPS", "STAGES", "Group", "Metric", "describe_metrics", "find_metric"]
 
@@ -54,7 +54,7 @@ class Group:
 STAGES = {
     "model_load": "reading and building the model, where this partition had to",
     "input_wait": "waiting for the next batch to be ready",
-    "compute": "the model's call, with the copy of its answers back to the host",
+    "compute": "the model's call, with `preprocess_on_device` before it and the copy of its answers back to the host",
     "postprocess": "the user's `postprocess`",
     "encode": "making Arrow columns of the answers",
     "output_wait": "handing a chunk over to Spark, and waiting until it asks for the next",
@@ -71,6 +71,8 @@ _NOT_THE_FEED = "the feed of this backend does not measure it"
 _NO_HOST = "psutil is not installed, or the counter cannot be read"
 _NO_CARD = "the task has no NVIDIA card, nvidia-ml-py is not installed, or the card does not tell"
 _NO_ACTIVITY = "as above, or the card is older than Hopper"
+
+_NO_SERIES = "no model ran on a card, or NVML told nothing of it over time (Spark Connect: its logs carry no samples)"
 
 _RUN = Group(
     "The run",
@@ -134,10 +136,44 @@ _RUN = Group(
             "`optimize` was not given, or the model ran as it is",
         ),
         Metric(
+            "inference/device_wait_seconds",
+            "seconds",
+            "How long partitions waited for a place on a card, all together; a part of `stage/model_load_seconds`.",
+            "no model ran on a card",
+        ),
+        Metric(
+            "inference/gpu_seconds",
+            "seconds",
+            "Cards' time, from each one's first partition's begin to its last one's end.",
+            _NO_SERIES,
+        ),
+        Metric("inference/rows_per_gpu_second", "rows a second", "Rows scored on cards / `gpu_seconds`.", _NO_SERIES),
+        Metric(
+            "inference/energy_joules",
+            "joules",
+            "The span of the cards' own energy counters, in which other programs' use counts, too.",
+            f"{_NO_SERIES}; or a card has no counter",
+        ),
+        Metric(
+            "inference/rows_per_joule", "rows a joule", "Rows scored on cards / `energy_joules`.", f"{_NO_SERIES}; or a card has no counter"
+        ),
+        Metric(
+            "inference/gpu_idle_fraction",
+            "1",
+            "Share of all cards' samples with less than 10 % utilisation: paid for, and not used.",
+            f"{_NO_SERIES}; or they are MIG slices",
+        ),
+        Metric(
             "arrow/chunk_rows_max",
             "rows",
             "Rows of the largest chunk that Spark really sent; compare it with `maxRecordsPerBatch`.",
             "no partition reported",
+        ),
+        Metric(
+            "config/batch_size",
+            "rows",
+            'On how many rows `batch_size="auto"` settled in most partitions: Python workers settle each for themselves.',
+            "`batch_size` is a number; or no worker had seen enough rows",
         ),
         Metric(
             "memory/batch_rows_fit",
@@ -206,6 +242,24 @@ _PRODUCER = Group(
             "1",
             "How long the producer waited for room in the queue, after warm-up, as a share of those partitions' wall time: high where the model is what is slow.",
             _NOT_THE_FEED,
+        ),
+    ),
+)
+
+_NO_EVENTS = "no PyTorch model ran on a card with calls under way (a module on several cards, a profiled partition)"
+
+_ON_CARD = Group(
+    "What the cards do",
+    f"In `run.summary`, by the cards' own events. `<stage>` is one of {', '.join(f'`{stage}`' for stage in DEVICE_STAGES)}: the copy of a batch to the card, "
+    "`preprocess_on_device`, the model, and the copy of its answers back. Copies run beside the computing of other batches. Batches that were scored in "
+    "parts, for memory or for bad rows, are not in them.",
+    (
+        Metric("gpu/<stage>_seconds", "seconds", "The stage's seconds on the card, all partitions together.", _NO_EVENTS),
+        Metric(
+            "gpu/compute_fraction",
+            "1",
+            "`gpu/compute_seconds` as a share of those partitions' wall time.",
+            _NO_EVENTS,
         ),
     ),
 )
@@ -317,7 +371,7 @@ _CARD = Group(
     ),
 )
 
-GROUPS = (_RUN, _QUALITY, _STAGES, _PRODUCER, _PARTITION, _HOST, _CARD)
+GROUPS = (_RUN, _QUALITY, _STAGES, _PRODUCER, _ON_CARD, _PARTITION, _HOST, _CARD)
 """The table."""
 
 
@@ -339,7 +393,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], Metric], ...]:
 
 
 def _regex(name: str) -> str:
-    stages = PRODUCER_STAGES if name.startswith("producer/") else CONSUMER_STAGES
+    stages = {"producer/": PRODUCER_STAGES, "gpu/": DEVICE_STAGES}.get(name[: name.find("/") + 1], CONSUMER_STAGES)
     placeholders = {"<stage>": f"(?:{'|'.join(stages)})", "<host>": "[^/]+", "<i>": r"\d+(?:_mig_\d+(?:_\d+)?)?"}
     return "".join(placeholders.get(part, re.escape(part)) for part in re.split(r"(<\w+>)", name))
 

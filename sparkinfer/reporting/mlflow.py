@@ -1,6 +1,6 @@
 """Log a run to MLflow, from the driver and nowhere else.
 
-Runs on: driver. The only module that imports mlflow; it does so in the thread that logs, since MLflow may be absent, and is slow to import.
+Runs on: driver. MLflow may be absent and is slow to import: that is done in the thread that logs.
 
 Invariant: ``report`` never raises, waits no longer than its timeout, and warns once at most; a run that the user has open stays open.
 """
@@ -21,6 +21,7 @@ from threading import Event, Thread
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from sparkinfer.artifacts import without_userinfo
 from sparkinfer.exceptions import MissingDependencyError, remark
 from sparkinfer.metrics import Execution, RunMetrics, found_before
 from sparkinfer.reporting.mlflow_entries import (
@@ -35,7 +36,7 @@ from sparkinfer.reporting.mlflow_entries import (
     summary_json,
 )
 
-__all__ = ["MlflowSink", "use_local_store"]
+__all__ = ["MlflowSink", "active_run_id", "use_local_store"]
 
 MOST_CHILDREN = 50
 
@@ -112,7 +113,7 @@ class MlflowSink:
         Warns:
             SparkInferWarning: something could not be logged. Nothing is ever raised.
         """
-        job = _Job(run, verdict, report_html, complete, self._run_id or _active_run_id(), self._timeout)
+        job = _Job(run, verdict, report_html, complete, self._run_id or active_run_id(), self._timeout)
         logger = Thread(target=job.do, name="sparkinfer-mlflow", daemon=True)  # a hanging server must not keep the process from ending
         try:
             logger.start()
@@ -130,7 +131,7 @@ class MlflowSink:
         return job.target
 
 
-def _active_run_id() -> str | None:
+def active_run_id() -> str | None:
     """Find the user's run: MLflow keeps it per thread, so this is asked in the user's own, and never imports MLflow."""
     try:
         mlflow = sys.modules.get("mlflow")
@@ -327,5 +328,5 @@ def _milliseconds(unix: float) -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = " ".join(without_userinfo(str(error)).split())
     return f"{type(error).__name__}: {text[:300]}{'...' if len(text) > 300 else ''}"

@@ -62,6 +62,7 @@ th, td { text-align: right; padding: 0.34rem 0.7rem; white-space: nowrap; border
 tbody tr:last-child td { border-bottom: 0; }
 th { position: sticky; top: 0; white-space: normal; vertical-align: bottom; line-height: 1.3; background: var(--card); font-weight: 550; }
 th.text, td.text { text-align: left; }
+td.told { white-space: normal; min-width: 18rem; }
 th.sorts { cursor: pointer; user-select: none; }
 th.sorts:hover, th[aria-sort] { color: var(--ink); }
 th[aria-sort="ascending"]::after { content: " \\2191"; }

@@ -128,7 +128,13 @@ def register_call(plan: PartitionPlan, road: str, channel: MetricsChannel, sessi
 
 
 def _light(plan: PartitionPlan) -> PartitionPlan:
-    return replace(plan, model=replace(plan.model, payload=b"", files=()), prepare=replace(plan.prepare, function=b""), postprocess=b"")
+    options = {name: value for name, value in plan.model.options.items() if name != "on_device"}
+    return replace(
+        plan,
+        model=replace(plan.model, payload=b"", files=(), options=options),
+        prepare=replace(plan.prepare, function=b""),
+        postprocess=b"",
+    )
 
 
 def calls_made() -> int:

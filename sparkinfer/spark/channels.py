@@ -151,6 +151,8 @@ class WorkerLogChannel:
             text = replace(
                 record, series=(), remarks=(*record.remarks, "samples over time do not fit into a line of the worker's log")
             ).to_json()
+        if len(text) > _LONGEST_LINE and record.profile is not None:
+            text = _with_short_profile(record)
         _log(_LOGGER, text)
 
     def records(self) -> list[PartitionMetrics]:
@@ -159,6 +161,19 @@ class WorkerLogChannel:
 
     def forget(self) -> None:
         """Do nothing: the session holds the lines."""
+
+
+def _with_short_profile(record: PartitionMetrics) -> str:
+    """Write a record with as much of its profile as a line holds."""
+    assert record.profile is not None  # noqa: S101 - its one caller looked
+    text = ""
+    for most in (12, 6, 2):
+        text = replace(record, series=(), profile=record.profile.shortened(most)).to_json()
+        if len(text) <= _LONGEST_LINE:
+            return text
+    return replace(
+        record, series=(), profile=None, remarks=(*record.remarks, "a profile does not fit into a line of the worker's log")
+    ).to_json()
 
 
 @dataclass(frozen=True)

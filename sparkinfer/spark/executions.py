@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from sparkinfer.spark.marks import tag_of
 from sparkinfer.spark.session import is_connect
 
 __all__ = ["SqlExecution", "ended_executions", "executions_since", "last_execution", "look_up"]
@@ -52,10 +54,33 @@ def last_execution(session: Any) -> int:
     return max((number for number, _ in _executions(session, newest=1)), default=-1)
 
 
-def executions_since(session: Any, last: int) -> list[SqlExecution]:
-    """Give the actions after execution ``last`` whose plans hold one of our functions, in order."""
-    found = [_told(session, number, data) for number, data in _executions(session, after=last)]
-    return sorted((one for one in found if one is not None), key=lambda one: int(one.id))
+def executions_since(session: Any, last: int, run: str, known: Collection[str | None] = ()) -> list[SqlExecution]:
+    """Give a run's actions after execution ``last`` whose plans hold one of our functions, in order.
+
+    Args:
+        session: whose actions.
+        last: an execution id.
+        run: the run's id; what other threads did meanwhile, and runs inside this one, is not its own.
+        known: executions that are the run's, as their records say.
+    """
+    found = []
+    for number, data in _executions(session, after=last):
+        told = _told(session, number, data)
+        if told is not None and (told.id in known or _is_of(run, session, data)):
+            found.append(told)
+    return sorted(found, key=lambda one: int(one.id))
+
+
+def _is_of(run: str, session: Any, data: Any) -> bool:
+    """Tell by the tags of an action's jobs whether it is a run's; one of which the tags cannot be read is, and one without jobs if it failed."""
+    try:
+        store = session.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 - the store behind the web page; there is no public road
+        jobs, tags = data.jobs().keysIterator(), []
+        while jobs.hasNext():
+            tags.append(store.job(int(jobs.next())).jobTags())
+        return any(some.contains(tag_of(run)) for some in tags) if tags else bool(data.errorMessage().isDefined())
+    except Exception:  # noqa: BLE001 - Py4J's, for a store of another version or a job that it has let go
+        return True
 
 
 def look_up(session: Any, execution: str) -> tuple[SqlExecution, bool] | None:

@@ -45,8 +45,9 @@ class Predictor(Transformer, MLWritable, MLReadable["Predictor"]):
 
     Args:
         model: ``TorchModel``, ``TensorFlowModel``, ``MlflowModel`` or ``PythonModel``.
-        preprocess: as in ``predict``, like the two that follow.
+        preprocess: as in ``predict``, like the three that follow.
         preprocessBatch: takes the columns of a batch.
+        preprocessOnDevice: takes the inputs as tensors on the model's device.
         postprocess: takes what the model gave.
         **params: ``predict``'s other keywords (but ``scan`` and ``resource_profile``) and the settings of ``InferenceConfig``, as Params in
             pyspark.ml's spelling: ``inputs``, ``outputs``, ``keep``, ``onNull``, ``onError``, ``errorColumn``, ``key``, ``road``, ``batchSize``,
@@ -77,6 +78,7 @@ class Predictor(Transformer, MLWritable, MLReadable["Predictor"]):
         *,
         preprocess: Callable[..., Any] | None = None,
         preprocessBatch: Callable[..., Any] | None = None,  # noqa: N803 - pyspark.ml's spelling
+        preprocessOnDevice: Callable[..., Any] | None = None,  # noqa: N803
         postprocess: Callable[..., Any] | None = None,
         **params: Any,
     ) -> None:
@@ -84,6 +86,7 @@ class Predictor(Transformer, MLWritable, MLReadable["Predictor"]):
         super().__init__()
         self.preprocess = preprocess
         self.preprocessBatch = preprocessBatch
+        self.preprocessOnDevice = preprocessOnDevice
         self.postprocess = postprocess
         self._model = model
         self._files: Mapping[str, str] = {}
@@ -121,7 +124,12 @@ class Predictor(Transformer, MLWritable, MLReadable["Predictor"]):
             SchemaError: a column is not there, or an output has the name of a kept one.
         """
         inputs, outputs, keep = (self.getOrDefault(name) for name in ("inputs", "outputs", "keep"))
-        functions = Functions(preprocess=self.preprocess, preprocess_batch=self.preprocessBatch, postprocess=self.postprocess)
+        functions = Functions(
+            preprocess=self.preprocess,
+            preprocess_batch=self.preprocessBatch,
+            preprocess_on_device=self.preprocessOnDevice,
+            postprocess=self.postprocess,
+        )
         refuse_unsaid(inputs, outputs, functions)
         described = describe(self._chosen()) if inputs is None or outputs is None else None
         outputs = parse_outputs(outputs) if outputs is not None or described is None else default_outputs(described)
@@ -168,6 +176,7 @@ class Predictor(Transformer, MLWritable, MLReadable["Predictor"]):
             model,
             preprocess=self.preprocess,
             preprocess_batch=self.preprocessBatch,
+            preprocess_on_device=self.preprocessOnDevice,
             postprocess=self.postprocess,
             config=InferenceConfig(**{name: self.getOrDefault(_camel(name)) for name in _SETTINGS}),
             **{name: self.getOrDefault(_camel(name)) for name in _ARGUMENTS},

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PredictorReader", "PredictorWriter", "trusted_pickles"]
 
-_FUNCTIONS = ("preprocess", "preprocessBatch", "postprocess")
+_FUNCTIONS = ("preprocess", "preprocessBatch", "preprocessOnDevice", "postprocess")
 _PATHS = ("source", "weights", "files", "uri")  # the fields of our models that name files; a uri may be an address too
 _trusted: ContextVar[bool] = ContextVar("sparkinfer_trusted_pickles", default=False)
 

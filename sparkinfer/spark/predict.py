@@ -9,7 +9,7 @@ is wrong with columns, types, functions or the model is an error here, before a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
@@ -31,6 +31,7 @@ from sparkinfer.spark.repeats import RepeatWatch
 from sparkinfer.spark.scan import FileTable, check_carried, open_source
 from sparkinfer.spark.session import SPARK_VERSION, has_cards, setting_is_on
 from sparkinfer.spark.settings import check_max_records
+from sparkinfer.spark.sharing import check_sharing
 from sparkinfer.spark.ship import ship
 from sparkinfer.spark.types import carried_by_arrow, is_vector, to_arrow, to_spark, width
 from sparkinfer.spark.udf import PredictColumn, quoted
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.partition import PartitionPlan
     from sparkinfer.spark.files import FileSource
 
-__all__ = ["Road", "predict", "preview"]
+__all__ = ["Planned", "Road", "by_map", "planned", "predict", "preview", "sent"]
 
 Road = Literal["auto", "map", "column"]
 _PROFILE_SINCE = (4, 0)
@@ -62,6 +63,7 @@ def predict(
     keep: Sequence[str] | None = None,
     preprocess: Callable[..., Any] | None = None,
     preprocess_batch: Callable[..., Any] | None = None,
+    preprocess_on_device: Callable[..., Any] | None = None,
     postprocess: Callable[..., Any] | None = None,
     on_null: str = "raise",
     on_error: str = "raise",
@@ -87,6 +89,8 @@ def predict(
         keep: the columns that come back beside them, with type, nullability and metadata; ``None`` keeps all.
         preprocess: takes one row's values, gives the model's input(s) for it; runs in the loader workers.
         preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
+        preprocess_on_device: takes the inputs once they are on the model's device, as tensors ``(rows, *shape)`` of PyTorch or TensorFlow, gives the
+            model's inputs: what makes data larger, such as ``x.float() / 255``, belongs there, behind the copy.
         postprocess: takes what the model gave, as arrays ``(rows, *shape)``, gives the output columns: an array, a tuple in order, or a
             dict by name.
         on_null: ``"raise"``: a null in an input column is an error that names the place; ``"null"``: that row's predictions are null;
@@ -111,9 +115,77 @@ def predict(
         ConfigError, SchemaError, ModelLoadError: an argument, a column or the model is wrong; no job was started. What goes wrong in
             a row fails the job, with column, partition and row in the text.
     """
+    settings = InferenceConfig.build(config, overrides)
+    made = planned(
+        data,
+        model,
+        inputs=inputs,
+        outputs=outputs,
+        keep=keep,
+        preprocess=preprocess,
+        preprocess_batch=preprocess_batch,
+        preprocess_on_device=preprocess_on_device,
+        postprocess=postprocess,
+        on_null=on_null,
+        on_error=on_error,
+        error_column=error_column,
+        key=key,
+        road=road,
+        scan=scan,
+        resource_profile=resource_profile,
+        config=settings,
+    )
+    session = made.source.sparkSession
+    if made.road != "direct":
+        check_max_records(session, settings.max_records_per_batch, column_road=made.road == "column")
+    heard = RepeatWatch(session)
+    call = register_call(made.plan, made.road, open_channel(session, wanted=settings.metrics, heard=heard), session, made.source)
+    task = PartitionTask(
+        plan=made.plan, files=ship(made.plan.model, session), call=call.id, channel=call.channel, slots=check_sharing(session, settings)
+    )
+    if isinstance(made.source, FileTable):
+        return _by_files(made.source, task, resource_profile)
+    return by_map(made.source, task, resource_profile) if made.road == "map" else _by_column(made.source, task)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What ``predict`` would do.
+
+    Attributes:
+        source: what is scored.
+        plan: the partitions' plan.
+        road: ``map``, ``column`` or ``direct``.
+    """
+
+    source: DataFrame | FileTable
+    plan: PartitionPlan
+    road: str
+
+
+def planned(
+    data: DataFrame | FileSource | str | PathLike[str],
+    model: Describable,
+    *,
+    inputs: InputsArgument | None = None,
+    outputs: Any = None,
+    keep: Sequence[str] | None = None,
+    preprocess: Callable[..., Any] | None = None,
+    preprocess_batch: Callable[..., Any] | None = None,
+    preprocess_on_device: Callable[..., Any] | None = None,
+    postprocess: Callable[..., Any] | None = None,
+    on_null: str = "raise",
+    on_error: str = "raise",
+    error_column: str = "error",
+    key: str | Sequence[str] | None = None,
+    road: str = "auto",
+    scan: str = "spark",
+    resource_profile: Any = None,
+    config: InferenceConfig,
+) -> Planned:
+    """Check ``predict``'s arguments, and freeze them; the arguments and the errors are its own."""
     source = _source(data, scan)
     _check_schema(source)
-    settings = InferenceConfig.build(config, overrides)
     declared = None if outputs is None else parse_outputs(outputs)
     kept = source.columns if keep is None else column_names(keep, "keep")
     plan = plan_partition(
@@ -122,24 +194,23 @@ def predict(
         outputs=declared,
         keep=kept,
         key=key,
-        functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
+        functions=Functions(
+            preprocess=preprocess,
+            preprocess_batch=preprocess_batch,
+            preprocess_on_device=preprocess_on_device,
+            postprocess=postprocess,
+        ),
         on_null=on_null,
         on_error=on_error,
         error_column=error_column,
-        config=settings,
+        config=config,
         there=source.columns,
     )
     _check_data(source, plan)
     taken = _choose_road(road, source, plan, resource_profile)
     session = source.sparkSession
     plan = optimised(plan, model, lambda: _first_rows(source, plan), cards=lambda: resource_profile is not None or has_cards(session))
-    if taken != "direct":
-        check_max_records(session, settings.max_records_per_batch, column_road=taken == "column")
-    call = register_call(plan, taken, open_channel(session, wanted=settings.metrics, heard=RepeatWatch(session)), session, source)
-    task = PartitionTask(plan=plan, files=ship(plan.model, session), call=call.id, channel=call.channel)
-    if isinstance(source, FileTable):
-        return _by_files(source, task, resource_profile)
-    return _by_map(source, task, resource_profile) if taken == "map" else _by_column(source, task)
+    return Planned(source, plan, taken)
 
 
 def preview(data: DataFrame | FileSource | str | PathLike[str], model: Describable, n: int = 10, **arguments: Any) -> pd.DataFrame:
@@ -276,7 +347,7 @@ def _choose_road(road: str, data: DataFrame | FileTable, plan: PartitionPlan, re
 def _by_files(table: FileTable, task: PartitionTask, resource_profile: Any) -> DataFrame:
     plan = task.plan
     needed = tuple(dict.fromkeys((*plan.keep, *plan.columns)))
-    work = table.work(needed, batch_size=plan.config.batch_size, most_rows=plan.config.max_records_per_batch)
+    work = table.work(needed, batch_size=plan.config.batch_rows, most_rows=plan.config.max_records_per_batch)
     schema = _kept_and_added(table, plan)
     return table.frame(replace(task, work=work).direct_arrow, work, schema, resource_profile)
 
@@ -286,14 +357,21 @@ def _kept_and_added(data: DataFrame | FileTable, plan: PartitionPlan) -> StructT
     return StructType([*kept, *(StructField(field.name, to_spark(field.type)) for field in plan.output_schema)])
 
 
-def _by_map(data: DataFrame, task: PartitionTask, resource_profile: Any) -> DataFrame:
+def by_map(data: DataFrame, task: PartitionTask, resource_profile: Any) -> DataFrame:
+    """Have a task done by ``mapInArrow``: what the plan needs goes to Python, kept columns and outputs come back."""
     plan = task.plan
     needed = tuple(dict.fromkeys((*plan.keep, *plan.columns)))
-    sent = (F.col(quoted(name)) if name in plan.keep else _sent(data, name, plan) for name in needed)
-    source = data.select(*(column.alias(f"c{position}") for position, column in enumerate(sent)))
+    source = sent(data, plan)
     schema = _kept_and_added(data, plan)
     extra = {} if resource_profile is None else {"profile": resource_profile}
     return source.mapInArrow(travelling(replace(task, names=needed).map_arrow), schema, **extra)
+
+
+def sent(data: DataFrame, plan: PartitionPlan) -> DataFrame:
+    """Give what goes to Python: the kept columns and those of a batch, each once, called ``c0``, ``c1``, ..."""
+    needed = dict.fromkeys((*plan.keep, *plan.columns))
+    columns = (F.col(quoted(name)) if name in plan.keep else _sent(data, name, plan) for name in needed)
+    return data.select(*(column.alias(f"c{position}") for position, column in enumerate(columns)))
 
 
 def _by_column(data: DataFrame, task: PartitionTask) -> DataFrame:

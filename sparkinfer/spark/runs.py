@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sparkinfer.spark.marks import marked
+from sparkinfer.spark.marks import cancel_marked, marked
 from sparkinfer.spark.session import active_or_local_session, is_connect, setting
 from sparkinfer.spark.settings import max_records_in_force
+
+if TYPE_CHECKING:
+    from sparkinfer.profiles import ProfilePlan
 
 __all__ = ["active_streams", "surrounded"]
 
@@ -29,16 +32,26 @@ def active_streams(session: Any) -> set[str]:
 
 
 @contextmanager
-def surrounded(run_id: str, max_records_per_batch: int | None, label: str | None = None) -> Iterator[Any]:
-    """Mark this thread's actions as the run's, with its label column, set ``maxRecordsPerBatch`` if asked, and give the session."""
+def surrounded(
+    run_id: str, max_records_per_batch: int | None, label: str | None = None, profile: ProfilePlan | None = None
+) -> Iterator[Any]:
+    """Mark this thread's actions as the run's, with its label column and what is to be profiled, set ``maxRecordsPerBatch`` if asked, and give the session.
+
+    An interrupt cancels the run's jobs: pyspark's own handler means to cancel all, but cannot while this thread waits for the JVM (4.3: "reentrant
+    call"), and the job would go on.
+    """
     session = active_or_local_session()
     with ExitStack() as changed:
         if max_records_per_batch is not None:
             changed.enter_context(max_records_in_force(max_records_per_batch))
-        changed.enter_context(marked(session, run_id, label))
+        changed.enter_context(marked(session, run_id, label, profile))
         if is_connect(session):
             changed.enter_context(_logged(session))
-        yield session
+        try:
+            yield session
+        except KeyboardInterrupt:
+            cancel_marked(session, run_id)
+            raise
 
 
 @contextmanager

@@ -188,7 +188,9 @@ class FileTable:
 
     def _partitions(self, weight: int) -> int:
         most = self.source.max_partition_bytes or _PARTITION_BYTES[self.format]
-        return max(_parallelism(self.session), -(-weight // most))
+        slots = _parallelism(self.session)
+        waves = max(1, -(-weight // (most * slots)))
+        return waves * slots  # whole waves: tasks of one size end together, and no slot waits for a last one
 
     def _pieces(self, reading: Reading, of_filter: Sequence[str]) -> Iterator[Piece]:
         there = [file for file in self.files if file.size]  # Spark, too, passes over empty files, of whatever format

@@ -9,6 +9,7 @@ with other bytes (Spark 4.3 then fails every later job of that SparkContext).
 from __future__ import annotations
 
 import atexit
+import hashlib
 import shutil
 import tempfile
 import zipfile
@@ -20,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark import SparkFiles
 
-from sparkinfer.artifacts import files_under
+from sparkinfer.artifacts import files_under, sha256_of
 from sparkinfer.exceptions import ConfigError, ModelLoadError
 from sparkinfer.spark.session import is_connect, is_local
 
@@ -47,6 +48,7 @@ class ShippedFile:
         name: for ``file``, what ``SparkFiles.get`` knows.
         directory: the file is a zip of a directory.
         content: for ``value``, the bytes.
+        sha256: for ``path``, what the content must be, where the user pinned it.
     """
 
     role: str
@@ -56,6 +58,7 @@ class ShippedFile:
     name: str = ""
     directory: bool = False
     content: bytes = field(default=b"", repr=False)
+    sha256: str | None = None
 
 
 _sending = Lock()
@@ -79,19 +82,26 @@ def _ship_one(file: ModelFile, plan: ModelPlan, session: Any) -> ShippedFile:
     if file.content is not None:
         return ShippedFile(file.role, "value", content=file.content)
     path = str(file.path)
+    if sha256_of(path) != file.sha256:
+        raise ModelLoadError(_changed(path))
     in_place = is_local(session) or path.startswith(_EVERYWHERE)
     if plan.ship == "path" or (plan.ship == "auto" and in_place):
-        return ShippedFile(file.role, "path", path=path, stamp=_stamp(path))
+        return ShippedFile(file.role, "path", path=path, stamp=_stamp(path), sha256=file.sha256 if file.pinned else None)
     if plan.ship == "value":
         if file.directory:
             msg = f"ship='value' sends one file, but {path} is a directory: use ship='files' or ship='path'"
             raise ConfigError(msg)
-        return ShippedFile(file.role, "value", content=Path(path).read_bytes())
+        content = Path(path).read_bytes()
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise ModelLoadError(_changed(path))
+        return ShippedFile(file.role, "value", content=content)
     name = f"sparkinfer-{file.sha256[:32]}{'.zip' if file.directory else Path(path).suffix}"
     if not is_connect(session):
         _check_context(session, path, directory=file.directory)
     try:
-        deliver(name, session, lambda staged: _stage(path, staged, directory=file.directory))
+        deliver(name, session, lambda staged: _stage(file, path, staged))
+    except ModelLoadError:
+        raise
     except Exception as error:
         msg = f"Spark would not take the model's file {path} ({type(error).__name__}: {error}): put it where every worker sees it and say ship='path'"
         raise ModelLoadError(msg) from error
@@ -147,11 +157,18 @@ def _send(staged: str, owner: Any, *, connect: bool, pyfile: bool) -> None:
         owner.addFile(f"file://{staged}")  # the driver serves it from here for as long as it lives
 
 
-def _stage(path: str, staged: str, *, directory: bool) -> None:
-    if directory:
+def _changed(path: str) -> str:
+    return f"the model's file {path} changed while predict was called: call it again, so that the new model is taken as a whole"
+
+
+def _stage(file: ModelFile, path: str, staged: str) -> None:
+    """Copy the content that the name promises; a hard link would change with the user's file."""
+    if file.directory:
         _zip(path, staged)
     else:
-        shutil.copyfile(path, staged)  # a hard link would change with the user's file, under a name that promises its content
+        shutil.copyfile(path, staged)
+    if sha256_of(path if file.directory else staged) != file.sha256:
+        raise ModelLoadError(_changed(path))
 
 
 def _check_context(session: Any, path: str, *, directory: bool) -> None:
@@ -193,6 +210,9 @@ def _locate_one(file: ShippedFile) -> str | bytes:
         raise ModelLoadError(msg)
     if _stamp(file.path) != file.stamp:
         msg = f"the model's file {file.path} changed after predict was called: call it again, so that the new model is taken as a whole"
+        raise ModelLoadError(msg)
+    if file.sha256 is not None and sha256_of(file.path) != file.sha256:
+        msg = f"the model's file {file.path} has another content than sha256= asked for, and that the driver saw: who may write to it?"
         raise ModelLoadError(msg)
     return file.path
 

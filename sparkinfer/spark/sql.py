@@ -40,6 +40,7 @@ def register(
     inputs: InputsArgument | None = None,
     preprocess: Callable[..., Any] | None = None,
     preprocess_batch: Callable[..., Any] | None = None,
+    preprocess_on_device: Callable[..., Any] | None = None,
     postprocess: Callable[..., Any] | None = None,
     on_null: str = "raise",
     on_error: str = "raise",
@@ -61,6 +62,7 @@ def register(
             the model itself names; one, where it names none or a preprocess function stands before it.
         preprocess: as in ``predict_udf``, like all that follow.
         preprocess_batch: takes the columns of a batch.
+        preprocess_on_device: takes the inputs as tensors on the model's device.
         postprocess: takes what the model gave.
         on_null: ``"raise"``, ``"null"`` or ``"pass"``.
         on_error: ``"raise"`` or ``"null"``.
@@ -85,7 +87,9 @@ def register(
     """
     _check_name(spark, name)
     plan = describe(model)
-    functions = Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess)
+    functions = Functions(
+        preprocess=preprocess, preprocess_batch=preprocess_batch, preprocess_on_device=preprocess_on_device, postprocess=postprocess
+    )
     made = plan_partition(
         _Described(plan),
         inputs=_named_by(plan, functions) if inputs is None else inputs,
@@ -137,7 +141,7 @@ def _own_functions(spark: SparkSession, name: str) -> set[str]:
 
 def _named_by(plan: ModelPlan, functions: Functions) -> InputsArgument:
     """Name the arguments as the model names its inputs, where it does and gets them as they are."""
-    if functions.preprocess is not None or functions.preprocess_batch is not None:
+    if any(one is not None for one in (functions.preprocess, functions.preprocess_batch, functions.preprocess_on_device)):
         return _UNNAMED
     if plan.inputs is not None:
         names = [info.name for info in plan.inputs]

@@ -31,6 +31,7 @@ from sparkinfer.spark.channels import open_channel
 from sparkinfer.spark.pandas_form import flags
 from sparkinfer.spark.session import SPARK_VERSION, active_or_local_session, has_cards
 from sparkinfer.spark.settings import check_max_records
+from sparkinfer.spark.sharing import check_sharing
 from sparkinfer.spark.ship import ship
 from sparkinfer.spark.types import to_spark
 from sparkinfer.spark.worker import PartitionTask
@@ -55,6 +56,7 @@ def predict_udf(
     returns: Any = None,
     preprocess: Callable[..., Any] | None = None,
     preprocess_batch: Callable[..., Any] | None = None,
+    preprocess_on_device: Callable[..., Any] | None = None,
     postprocess: Callable[..., Any] | None = None,
     on_null: str = "raise",
     on_error: str = "raise",
@@ -75,6 +77,8 @@ def predict_udf(
             model's signature declares; several outputs become a struct.
         preprocess: takes one row's values, gives the model's input(s) for it.
         preprocess_batch: takes the columns of a batch, each ``(rows, *shape)``, gives the model's inputs.
+        preprocess_on_device: takes the inputs once they are on the model's device, as tensors ``(rows, *shape)`` of PyTorch or TensorFlow, gives the
+            model's inputs: what makes data larger, such as ``x.float() / 255``, belongs there, behind the copy.
         postprocess: takes what the model gave, as arrays ``(rows, *shape)``, gives the column, or a struct's fields.
         on_null: ``"raise"``, ``"null"`` (a null prediction) or ``"pass"`` (the model gets the null).
         on_error: ``"raise"``: the job fails with column, partition, row and first cause. ``"null"``: a bad row's prediction is null; needs a
@@ -99,7 +103,12 @@ def predict_udf(
         outputs=declared_outputs(returns, on_error, error_column),
         keep=(),
         key=None,
-        functions=Functions(preprocess=preprocess, preprocess_batch=preprocess_batch, postprocess=postprocess),
+        functions=Functions(
+            preprocess=preprocess,
+            preprocess_batch=preprocess_batch,
+            preprocess_on_device=preprocess_on_device,
+            postprocess=postprocess,
+        ),
         on_null=on_null,
         on_error=on_error,
         error_column=error_column,
@@ -115,7 +124,14 @@ def column_for(session: Any, plan: PartitionPlan, *, flavor: Flavor, determinist
     """Bring the model to the session's workers, and make the column; ``called`` is its name in SQL."""
     check_max_records(session, plan.config.max_records_per_batch, column_road=True)
     call = register_call(plan, "udf", open_channel(session, wanted=plan.config.metrics), session)
-    task = PartitionTask(plan=plan, files=ship(plan.model, session), call=call.id, channel=call.channel, called=called)
+    task = PartitionTask(
+        plan=plan,
+        files=ship(plan.model, session),
+        call=call.id,
+        channel=call.channel,
+        called=called,
+        slots=check_sharing(session, plan.config),
+    )
     return PredictColumn(task, flavor=flavor, deterministic=deterministic)
 
 

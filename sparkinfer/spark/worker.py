@@ -19,23 +19,26 @@ import pandas as pd  # noqa: TC002 - Spark reads the hints of a UDF
 import pyarrow as pa
 from pyspark import TaskContext
 
+from sparkinfer.engine.lasting import process_objects
 from sparkinfer.engine.partition import PartitionPlan, run_partition
-from sparkinfer.engine.placement import card_of
+from sparkinfer.engine.probe import pass_on, within
+from sparkinfer.engine.profiling import NO_PROFILING, NoProfiling, Profiling, first_rows_of
 from sparkinfer.engine.quality import Comparison
 from sparkinfer.engine.reading import Origins
-from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder
+from sparkinfer.engine.recorder import NO_RECORDER, NoRecorder, Recorder, TracedRecorder
 from sparkinfer.engine.sampling import sampling
 from sparkinfer.exceptions import SchemaError
 from sparkinfer.metrics import PartitionMetrics
 from sparkinfer.spark.marks import Marks, read_marks
 from sparkinfer.spark.pandas_form import FLAGS, column_from_pandas, series_of
+from sparkinfer.spark.prompt_socket import answer_at_once
 from sparkinfer.spark.ship import ShippedFile, locate
 
 if TYPE_CHECKING:
     from sparkinfer.engine.reading import FileWork
     from sparkinfer.spark.channels import MetricsChannel
 
-__all__ = ["PartitionTask"]
+__all__ = ["PartitionTask", "cards_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,9 @@ class PartitionTask:
         flagged: the pandas road only: ``pandas_form.flags`` follow each column.
         called: what SQL calls the function; empty where only Python calls it.
         work: the direct road only: the files that the partitions read.
+        slots: tasks that one executor runs at once, for messages; ``None`` where the settings do not tell.
+        arm: a diagnosis only: ``pass`` lets the rows travel and scores none.
+        most_rows: a diagnosis only: a partition ends after the chunk that makes so many rows full.
     """
 
     plan: PartitionPlan
@@ -62,10 +68,14 @@ class PartitionTask:
     flagged: bool = False
     called: str = ""
     work: FileWork | None = None
+    slots: int | None = None
+    arm: str = ""
+    most_rows: int | None = None
 
     def map_arrow(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as a ``mapInArrow`` function: kept columns and outputs together."""
-        return self._run(pa.RecordBatch.from_arrays(chunk.columns, names=list(self.names)) for chunk in chunks)
+        named = (pa.RecordBatch.from_arrays(chunk.columns, names=list(self.names)) for chunk in chunks)
+        return self._run(named if self.most_rows is None else within(named, self.most_rows))
 
     def direct_arrow(self, tickets: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run as a ``mapInArrow`` function over the numbers of the shares of files that are read here."""
@@ -91,28 +101,51 @@ class PartitionTask:
 
     def _run(self, chunks: Iterator[pa.RecordBatch], file_of: Callable[[int], str | None] = lambda _: None) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
+        answer_at_once()
+        process_objects.settle()
         if context is None or not self.channel.measures:
-            yield from self._score(chunks, context, NO_RECORDER, file_of)
+            yield from self._score(chunks, context, NO_RECORDER, NO_PROFILING, file_of)
             return
         marks = read_marks(context)
+        profiling = self._profiling(marks, context)
+        if marks.profile is not None and marks.profile.bounded is not None:
+            if profiling is NO_PROFILING:
+                return  # reads nothing, and tells nothing
+            chunks = first_rows_of(chunks, marks.profile.bounded * self.plan.config.batch_rows)
         self.channel.begin(self._record(context, marks, started_unix=time.time(), wall_seconds=0.0, rows=0))
-        recorder = Recorder(comparison=self._comparison(marks))
-        with sampling(addresses=_cards_of(context)) as samples:
-            yield from self._score(chunks, context, recorder, file_of)
+        recorder = (Recorder if profiling is NO_PROFILING else TracedRecorder)(comparison=self._comparison(marks))
+        with sampling(addresses=cards_of(context)) as samples:
+            yield from self._score(chunks, context, recorder, profiling, file_of)
             record = self._record(context, marks, **recorder.figures())  # here: the samplers' last look is none of the partition's time
         self.channel.send(replace(record, series=samples.series, gauges=samples.gauges, remarks=samples.remarks))
 
+    def _profiling(self, marks: Marks, context: TaskContext) -> NoProfiling:
+        """Watch the partition, if the run's profile is of it."""
+        if marks.profile is None or not marks.profile.watches(context.partitionId()):
+            return NO_PROFILING
+        name = f"{marks.run or self.call}/p{context.partitionId()}-t{context.taskAttemptId()}"
+        return Profiling(marks.profile, self.plan.model.backend, self.plan.model.label, name)
+
     def _score(
-        self, chunks: Iterator[pa.RecordBatch], context: TaskContext | None, recorder: NoRecorder, file_of: Callable[[int], str | None]
+        self,
+        chunks: Iterator[pa.RecordBatch],
+        context: TaskContext | None,
+        recorder: NoRecorder,
+        profiling: NoProfiling,
+        file_of: Callable[[int], str | None],
     ) -> Iterator[pa.RecordBatch]:
+        if self.arm == "pass":
+            return pass_on(self.plan, chunks, recorder)
         return run_partition(
             self.plan,
             chunks,
             files=lambda: locate(self.files),
             partition=context.partitionId() if context is not None else None,
             cpus=max(1, context.cpus()) if context is not None else 1,
-            card=card_of(_cards_of(context), os.environ.get("CUDA_VISIBLE_DEVICES")) if context is not None else None,
+            addresses=cards_of(context) if context is not None else None,
+            slots=self.slots,
             recorder=recorder,
+            profiling=profiling,
             file_of=file_of,
         )
 
@@ -171,7 +204,7 @@ def _micro_batch(context: TaskContext) -> str | None:
     return f"{query}/{context.getLocalProperty('streaming.sql.batchId')}" if query is not None else None
 
 
-def _cards_of(context: TaskContext) -> tuple[str, ...] | None:
+def cards_of(context: TaskContext) -> tuple[str, ...] | None:
     """Give the addresses of the cards that Spark gave this task; ``None`` where Spark gives none."""
     cards = context.resources().get("gpu")
     return tuple(cards.addresses) if cards is not None else None

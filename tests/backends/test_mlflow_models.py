@@ -487,7 +487,7 @@ def test_params_are_given_to_the_model(saved: Any) -> None:
     ("name", "params", "told"),
     [
         ("python", {"faktor": 1}, "params names 'faktor', which the model does not take. Did you mean 'factor'"),
-        ("python", {"factor": "much"}, "params gives 'factor' the value 'much', which does not fit its schema"),
+        ("python", {"factor": "much"}, "params gives 'factor' a value of type str, which does not fit its schema"),
         ("sklearn", {"factor": 1}, "the model's signature has no params schema"),
     ],
 )

@@ -117,6 +117,9 @@ def test_the_feed_keeps_the_order_and_pulls_nothing_before_it_is_asked(prefetch_
     class Step:
         fingerprint = "ids"
         traceable = False
+        plain = False
+        tolerant = False
+        only_column = None
 
         def __call__(self, data: pa.RecordBatch) -> Inputs:
             return Inputs("single", {"x": data.column(0).to_numpy()})

@@ -25,8 +25,10 @@ from sparkinfer.backends.tensorflow import BACKEND
 from sparkinfer.backends.tensorflow_feed import _pipeline, _Reader
 from sparkinfer.config import InferenceConfig
 from sparkinfer.engine.batch import Batch, Failure, Fault, Fed, Inputs
+from sparkinfer.engine.prefetch import Gate
 from sparkinfer.engine.prepare import Binding, Prepare
-from sparkinfer.exceptions import LoaderProcessError, PreprocessError, SchemaError
+from sparkinfer.engine.room import fed_bytes
+from sparkinfer.exceptions import PreprocessError, SchemaError
 from sparkinfer.pickling import dumps
 
 
@@ -76,6 +78,9 @@ class Step:
 
     make: Callable[[pa.RecordBatch], Inputs | Failure]
     traceable: bool = False
+    plain: bool = False
+    tolerant: bool = False
+    only_column: str | None = None
     fingerprint: str = "step"
 
     def __call__(self, data: pa.RecordBatch) -> Inputs | Failure:
@@ -151,8 +156,8 @@ def test_loader_processes_prepare_in_order() -> None:
     assert os.getpid() not in {int(row[1]) for row in rows}
 
 
-def test_a_loader_process_that_dies_is_told_as_such() -> None:
-    """The batches before it have come; the error is no text of tf.data's."""
+def test_a_batch_that_ends_its_loader_process_comes_as_a_failure() -> None:
+    """In its place, as every other; the error is no text of tf.data's."""
 
     def leave(x: float) -> float:
         import os
@@ -161,11 +166,12 @@ def test_a_loader_process_that_dies_is_told_as_such() -> None:
             os._exit(9)
         return x
 
-    with (
-        pytest.raises(LoaderProcessError, match="ended with exit code 9"),
-        feed(batches(*([float(i)] for i in range(6))), prepare(leave, per_row=True), num_workers=2) as fed,
-    ):
-        list(fed)
+    with feed(batches(*([float(i)] for i in range(6))), prepare(leave, per_row=True), num_workers=2) as fed:
+        found = list(fed)
+    failure = found.pop(3).inputs
+    assert isinstance(failure, Failure)
+    assert failure.text == "the loader process that prepared this row ended with exit code 9"
+    assert [values(item) for item in found] == [[0.0], [1.0], [2.0], [4.0], [5.0]]
 
 
 def test_shapes_and_dtypes_may_change_between_batches() -> None:
@@ -175,6 +181,24 @@ def test_shapes_and_dtypes_may_change_between_batches() -> None:
 
 
 # What is in flight
+
+
+def test_bytes_bound_what_waits_ready() -> None:
+    """C41: eight batches might wait; of 8 kB each, two fit under 20 kB. All come, and leaving in between is no hang."""
+    pulled: list[int] = []
+
+    def source() -> Any:
+        for item in batches(*([[float(number)] * 1000] for number in range(12))):
+            pulled.append(item.index)
+            yield item
+
+    with feed(source(), prepare(), prefetch_batches=8, max_in_flight_bytes=20_000) as fed:
+        next(fed)
+        time.sleep(0.2)  # a feed that runs away has the time to
+        assert len(pulled) <= 4
+        assert len(list(fed)) == 11
+    with feed(source(), prepare(), prefetch_batches=8, max_in_flight_bytes=20_000) as fed:
+        next(fed)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -190,7 +214,7 @@ def test_the_source_is_never_further_ahead_than_asked(ahead: int) -> None:
                 full.set()
             yield batch
 
-    with feed(source(), prepare(), prefetch_batches=ahead) as fed:
+    with feed(source(), Step(lambda data: Inputs("single", {"x": np.asarray(data.column(0))})), prefetch_batches=ahead) as fed:
         assert pulled == []
         next(fed)
         assert full.wait(10)
@@ -289,7 +313,7 @@ def test_a_reader_is_left_only_when_nobody_pulls() -> None:
         yield Fed(next(batches([1.0])), Inputs("single", {"x": np.ones(1)}))
         pytest.fail("pulled after it was left")
 
-    reader = _Reader(slow())
+    reader = _Reader(slow(), Gate(2**30, fed_bytes))
     puller = threading.Thread(target=reader.pull)
     leaver = threading.Thread(target=reader.leave)
     puller.start()
@@ -303,15 +327,21 @@ def test_a_reader_is_left_only_when_nobody_pulls() -> None:
     assert reader.pull() is None
 
 
-def test_a_feed_that_nobody_asks_pulls_nothing() -> None:
+@pytest.mark.parametrize(
+    "step", [prepare(), Step(lambda data: Inputs("single", {"x": np.asarray(data.column(0))}))], ids=["plain", "tf.data"]
+)
+def test_a_feed_that_nobody_asks_pulls_nothing(step: Any) -> None:
     """Entering and leaving, as when the model cannot be loaded."""
+    pulled: list[int] = []
 
-    def never() -> Iterator[Batch]:
-        pytest.fail("pulled before the first next")
-        yield
+    def source() -> Iterator[Batch]:
+        for batch in batches([1.0], [2.0]):
+            pulled.append(batch.index)
+            yield batch
 
-    with feed(never(), prepare()):
-        pass
+    with feed(source(), step):
+        time.sleep(0.05)  # time enough for one too many
+    assert pulled == []
 
 
 def test_an_error_of_the_consumer_goes_through() -> None:
@@ -499,6 +529,9 @@ class Traced:
     traced_batch: Any
     traced_row: Any = None
     traceable: bool = True
+    plain: bool = False
+    tolerant: bool = False
+    only_column: str | None = None
     fingerprint: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def columns(self, data: pa.RecordBatch) -> Inputs | Failure:

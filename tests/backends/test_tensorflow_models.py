@@ -639,11 +639,17 @@ def test_threads_that_come_too_late_are_told(scorer: Path) -> None:
 
 
 def test_threads_are_set_in_a_fresh_process(scorer: Path) -> None:
-    """One thread is enough for the model and for tf.data beside it, and nothing is warned of."""
+    """One thread is enough for the model and for tf.data beside it, and nothing is warned of; cards are to grow before anything has run."""
     code = f"""
 import warnings; warnings.simplefilter("error", UserWarning)
+from types import SimpleNamespace
+import tensorflow as tf
+from tensorflow.python.eager import context
+tf.config.list_physical_devices = lambda kind: [SimpleNamespace(name="card")]
+tf.config.experimental.set_memory_growth = lambda card, enable: print(card.name, "grows", enable, context.context()._initialized)
+tf.config.experimental.get_memory_growth = lambda card: True
 from sparkinfer.models import TensorFlowModel
-from sparkinfer.backends.tensorflow import BACKEND, tf
+from sparkinfer.backends.tensorflow import BACKEND
 from sparkinfer.engine.batch import Inputs
 plan = TensorFlowModel({str(scorer)!r}).describe()
 model = BACKEND.load(plan, {{"model": {str(scorer)!r}}}, "cpu", 1)
@@ -651,7 +657,7 @@ print(model.predict(Inputs("single", {{"x": tf.ones((2, 3))}}))["score"].tolist(
 print(tf.config.threading.get_intra_op_parallelism_threads())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout.splitlines() == ["[[6.0], [6.0]]", "1"], done.stderr
+    assert done.stdout.splitlines() == ["card grows True False", "[[6.0], [6.0]]", "1"], done.stderr
 
 
 def test_several_columns_for_a_sequential_model_are_refused_on_the_driver() -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ class Step:
     act: Callable[[int], Any] = int
     fingerprint: str = "square"
     traceable: bool = False
+    plain: bool = False
+    tolerant: bool = False
+    only_column: str | None = "x"
 
     def __call__(self, data: pa.RecordBatch) -> Inputs | Failure:
         x = data.column(0).to_numpy()
@@ -163,7 +167,7 @@ def test_a_hung_preprocess_does_not_hold_an_early_end() -> None:
 
 # torch's signal handler raises wherever the main thread is: in Hypothesis's hook of the garbage collector that is swallowed, and what tells of
 # the death then is the connection that breaks
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <function gc_cumulative_time:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:(?s)Exception ignored in.*DataLoader worker:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("act", "told"),
     [
@@ -171,14 +175,31 @@ def test_a_hung_preprocess_does_not_hold_an_early_end() -> None:
         (lambda first: os.kill(os.getpid(), signal.SIGKILL) if first == 100 else None, "SIGKILL"),
     ],
 )
-def test_a_dead_process_is_told_with_its_end_and_replaced(act: Callable[[int], Any], told: str) -> None:
-    """C39: an error within six seconds, with the pid and how it ended; the next feed has new processes."""
+def test_a_batch_that_ends_its_process_twice_is_told_and_no_other_is_lost(act: Callable[[int], Any], told: str) -> None:
+    """C39: soon, and with how it ended; what was on its way is done again, in order, and the next feed has living processes."""
     started = time.monotonic()
-    with pytest.raises(LoaderProcessError, match=rf"pid \d+.*{told}"), fed(batches(50), Step(act, told), 2) as items:
-        list(items)
-    assert time.monotonic() - started < 8
+    with fed(batches(12), Step(act, told), 2) as items:
+        got = list(items)
+    assert time.monotonic() - started < 60  # far below what a hang would take; a new process imports torch first
+    assert [item.batch.index for item in got] == list(range(12))
+    failure = got.pop(5).inputs
+    assert isinstance(failure, Failure)
+    assert failure.kind is LoaderProcessError
+    assert told in failure.text
+    assert [float(item.inputs.arrays["square"][0]) for item in got] == [float((item.batch.index * ROWS) ** 2) for item in got]
     with fed(batches(5), Step(fingerprint=told), 2) as items:
         assert len(list(items)) == 5
+
+
+def test_bytes_bound_what_is_with_the_processes() -> None:
+    """C41: batches come back as 400 bytes; under 600 two are out beside what the reader holds, where nine might be. All come, in order."""
+    pulled: list[int] = []
+    config = InferenceConfig(num_workers=3, prefetch_batches=9, max_in_flight_bytes=600)
+    with BACKEND.feed(batches(40, pulled), Step(), config, "cpu") as items:
+        got = [next(items).batch.index for _ in range(10)]
+        time.sleep(0.1)  # a feed that runs away has the time to
+        assert len(pulled) <= 10 + 6
+        assert [*got, *(item.batch.index for item in items)] == list(range(40))
 
 
 def test_a_process_that_died_while_it_waited_is_replaced() -> None:
@@ -226,9 +247,10 @@ def test_the_random_state_of_the_process_is_not_moved() -> None:
 
 def test_only_the_slice_travels() -> None:
     """A batch that is a view of a large chunk is sent without the rest of the chunk."""
-    slices = torch_loader._Slices()
+    slices = torch_loader._Slices(nullcontext)
     slices.source = batches(1)
-    assert len(next(iter(slices))) < 2_000 < CHUNK.nbytes
+    _, sent = next(iter(slices)) or (0, b"")
+    assert 0 < len(sent) < 2_000 < CHUNK.nbytes
 
 
 def test_after_a_model_was_loaded_processes_come_from_a_fork_server() -> None:

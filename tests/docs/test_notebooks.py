@@ -20,13 +20,14 @@ LAST_WORDS = {
         "assert set(sure['label']) >= {'espresso', 'tripod'} and (sure['score'] > 0.9).all()\n"
         "spark.stop()"
     ),
+    "slow_to_fast.ipynb": "assert same and all(rate > rates[0] for rate in rates[1:])",  # on a busy machine no advice may be sure: then there is one step
     "source_code.ipynb": (
         "assert accuracy['.sh'] == 1 and accuracy['.py'] > 0.8\n"
         "assert run.summary['inference/rows_total'] == len(source_files()[::4])\n"
         "spark.stop()"
     ),
 }
-PICTURES = {"photographs.ipynb": 1, "source_code.ipynb": 2}
+PICTURES = {"photographs.ipynb": 1, "slow_to_fast.ipynb": 2, "source_code.ipynb": 2}
 
 
 def outputs(notebook: Any) -> Iterator[Any]:

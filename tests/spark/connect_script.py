@@ -324,6 +324,14 @@ class Steps:
         expected = np.arange(ROWS, dtype=float)
         return [self._equal(made.transform(self.df), expected) for made in (fitted, loaded)]
 
+    def score_to(self) -> list[Any]:
+        """Of a part of the rows, then of all: the second call writes what is missing."""
+        model, path = si.PythonModel(lambda: lambda x: 2 * x), self.folder / "scored_to"
+        told = {"key": "id", "inputs": "x", "outputs": "y array<float>", "batch_size": 5}
+        ended = [si.score_to(data, path, model, **told) for data in (self.df.where("id < 10"), self.df)]
+        refused = self._error(lambda: si.score_to(self.df, path, si.PythonModel(lambda: lambda x: 3 * x), **told))
+        return [[[one.rows, one.rows_written] for one in ended], self._equal(self.spark.read.parquet(str(path)), 2 * self.x), refused]
+
     def second_execution(self) -> list[str]:
         with si.inference_run(progress=False) as run:
             scored = self._predict(si.PythonModel(lambda: lambda x: x))

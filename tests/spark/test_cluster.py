@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 import sparkinfer as si
@@ -107,6 +109,63 @@ def load():
         return ids * 2
 
     return predict
+"""
+
+RETRIED = """
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+from pyspark import TaskContext
+from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+from pyspark.sql import SparkSession
+
+import sparkinfer as si
+
+SESSION = SparkSession.builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).config("spark.speculation", "true")
+SESSION = SESSION.config("spark.speculation.quantile", "0.5").config("spark.speculation.interval", "200ms")
+SESSION = SESSION.config("spark.executor.cores", "2")
+
+
+def cpus():
+    return lambda ids: ids * 0 + TaskContext.get().cpus()
+
+
+def load():
+    def predict(ids):
+        context = TaskContext.get()
+        if context.attemptNumber() == 0 and 225 in ids:
+            with open(f"{folder}/{fault}", "a") as file:
+                file.write(f"{os.getpid()}\\n")
+            if fault == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(600)
+        return ids * 2
+
+    return predict
+
+
+folder = str(Path.cwd())
+with SESSION.getOrCreate() as spark:
+    if pyspark.__version__ >= "4":
+        whole = ResourceProfileBuilder().require(TaskResourceRequests().cpus(2)).build
+        scored = si.predict(spark.range(0, 8, 1, 4), si.PythonModel(cpus), inputs="id", outputs="cpus long", resource_profile=whole)
+        print(json.dumps(["profile", sorted({row.cpus for row in scored.collect()})]))
+    for fault in ("killed", "slow"):
+        scored = si.predict(spark.range(0, 400, 1, 8), si.PythonModel(load), inputs="id", outputs="y long", road="map", batch_size=10)
+        with si.inference_run(mlflow=False) as run:
+            rows = scored.collect()
+        right = sorted((row.id, row.y) for row in rows) == [(number, 2 * number) for number in range(400)]
+        (first,) = (Path(folder) / fault).read_text().split()
+        until = time.monotonic() + 30
+        while Path(f"/proc/{first}").exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        gone = not Path(f"/proc/{first}").exists()
+        print(json.dumps([fault, right, run.summary["inference/rows_total"], run.summary["inference/partitions_total"], gone]))
 """
 
 
@@ -206,6 +265,18 @@ def test_an_executor_that_is_killed_changes_nothing(cluster: Cluster, tmp_path: 
     assert scored.column("y").to_pylist() == [2 * number for number in range(400)]
     assert len(set(attempts.read_text().split())) == 2
     assert out.startswith("400 rows in "), out
+
+
+def test_a_worker_that_is_killed_and_a_task_that_hangs_are_tried_again(cluster: Cluster, tmp_path: Path) -> None:
+    """kill -9 of the Python worker: a retry; a task that hangs: a speculative copy. Each row is there once and counted once; the first attempt's worker is gone.
+
+    In the same session, before: a stage with a resource profile has its tasks alone in executors of two cores, and the model both.
+    """
+    (tmp_path / "retried.py").write_text(RETRIED, encoding="utf-8")
+    printed = cluster.run("python retried.py", tmp_path, PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT), MASTER=cluster.master)
+    told = [json.loads(line) for line in printed.splitlines() if line.startswith("[")]
+    profile = [["profile", [2]]] if pyspark.__version__ >= "4" else []
+    assert told == [*profile, ["killed", True, 400, 8, True], ["slow", True, 400, 8, True]]
 
 
 def executor_of(worker: int) -> int:

@@ -225,6 +225,14 @@ def test_a_stage_of_a_pipeline_is_saved_and_read_back(results: dict[str, Any]) -
     assert results["pipeline_stage"] == [True, True]
 
 
+def test_score_to_goes_on_where_it_was(results: dict[str, Any]) -> None:
+    """Each key once in the client's own folder, and another model is refused by name."""
+    ended, equal, refused = results["score_to"]
+    assert ended == [[10, 10], [23, 13]]
+    assert equal is True
+    assert "What differs: model" in refused
+
+
 def test_a_second_execution_is_among_the_remarks_of_the_run(results: dict[str, Any]) -> None:
     """The workers' logs tell of both."""
     (said,) = results["second_execution"]

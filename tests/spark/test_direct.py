@@ -397,6 +397,14 @@ def test_a_file_that_is_gone_is_an_error_that_names_it(spark: SparkSession, vect
         scored.collect()
 
 
+@pytest.mark.parametrize(("most", "partitions"), [(None, 2), (12_500, 2), (7_000, 4), (4_000, 6), (1, 10)])
+def test_partitions_come_in_whole_waves(spark: SparkSession, vectors: Path, most: int | None, partitions: int) -> None:
+    """Two tasks at a time, or two, three times as many: no slot waits for a last one, until there are no more row groups (ten, of some 2,000 bytes)."""
+    scored = predict(si.read_files(vectors, max_partition_bytes=most))
+    assert scored.rdd.getNumPartitions() == partitions
+    assert len(rows(scored)) == ROWS
+
+
 def test_a_path_to_nothing_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
     """With Spark's own words."""
     with pytest.raises(si.ConfigError, match=r"Spark cannot read .*nowhere\.parquet: .*does not exist"):

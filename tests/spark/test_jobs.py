@@ -14,7 +14,7 @@ import yaml
 import sparkinfer as si
 from sparkinfer.cli import main
 from sparkinfer.cli.read import Document
-from sparkinfer.cli.run import JobFailedError, _told, run_job
+from sparkinfer.cli.run import JobFailedError, run_job, told
 from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SchemaError
 
 if TYPE_CHECKING:
@@ -111,6 +111,17 @@ def test_a_job_is_scored_written_and_told(spark: SparkSession, folder: Path) -> 
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == records
     assert spark.conf.get("spark.sql.shuffle.partitions") == "4"
     assert "scoring" not in sys.modules
+
+
+def test_a_job_with_resume_goes_on(spark: SparkSession, folder: Path) -> None:
+    """It says how many rows it wrote; run again it writes none, with other functions it is refused."""
+    path = write_job(folder, sink={"path": str(folder / "out"), "resume": {"key": "id"}})
+    assert run(path)[1][-1] == "20 rows are there: 20 written now, 0 before"
+    assert run(path)[1][-1] == "20 rows are there: 0 written now, 20 before"
+    assert spark.read.parquet(str(folder / "out")).count() == 20
+    (folder / "helper.py").write_text("FACTOR = 4\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"What differs: model \(.*: its content is another\)"):
+        run(path)
 
 
 def test_csv_to_csv_by_pytorch(spark: SparkSession, folder: Path) -> None:
@@ -210,7 +221,7 @@ def raise_from_a_worker(spark: SparkSession, folder: Path) -> None:
     def lost(chunks: Any) -> Any:
         raise ImportError("this worker has no such thing")
 
-    with _told("sink", Document(folder / "job.yaml", {}, {})):
+    with told("sink", Document(folder / "job.yaml", {}, {})):
         spark.range(1).mapInArrow(lost, "id long").collect()
 
 

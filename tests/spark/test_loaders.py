@@ -204,21 +204,28 @@ def be_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("name", "how", "words"),
-    [
-        ("torch", leave, "exit code 9"),
-        ("torch", be_killed, "SIGKILL"),
-        ("python", be_killed, "SIGKILL"),
-        ("tensorflow", leave, "exit code 9"),
-    ],
-    ids=["torch, exit", "torch, killed", "python, killed", "tensorflow, exit"],
-)
-def test_a_loader_process_that_dies_fails_the_job_and_not_the_next_one(spark: SparkSession, name: str, how: Any, words: str) -> None:
-    """C39: the error is soon there and says how it ended and what to try; the next job, with new processes, is whole."""
-    with pytest.raises(Exception, match=rf"LoaderProcessError: .*{words}.*num_workers=0"):
+@pytest.mark.parametrize(("name", "how", "words"), [("torch", leave, "exit code 9"), ("tensorflow", be_killed, "SIGKILL")])
+def test_a_loader_process_that_dies_names_the_row_and_costs_the_next_job_nothing(
+    spark: SparkSession, name: str, how: Any, words: str
+) -> None:
+    """C39: by the partition and the row, and with how the process ended; the next job, with new processes, is whole."""
+    with pytest.raises(Exception, match=rf"PreprocessError: the loader process .*{words}.*column 'x', partition 1, batch 0, row 3\b"):
         score(table(spark), MODELS[name](), preprocess=Ends(13, how), num_workers=2)
     assert whole(score(table(spark), MODELS[name](), preprocess=Ends(-1, how), num_workers=2))
+
+
+def test_a_deadly_row_is_null_and_its_python_worker_lives(spark: SparkSession, tmp_path: Path) -> None:
+    """C39: under on_error="null" its neighbours are whole, the next job too, and no Python worker has ended."""
+    workers = Ledger(str(tmp_path / "workers"))
+    arguments: dict[str, Any] = {"inputs": "x", "outputs": "y array<float>", "batch_size": 4, "num_workers": 1, "on_error": "null"}
+    arguments |= {"postprocess": Noted(workers), "road": "map"}
+    found = si.predict(table(spark, ROWS, 1), echo_python(), preprocess=Ends(13, be_killed), **arguments).collect()
+    assert [(row.id, row.error.stage, row.error.type) for row in found if row.error] == [(13, "preprocess", "LoaderProcessDied")]
+    assert {row.id: row.y for row in found} == {row: None if row == 13 else [row, 1, 2] for row in range(ROWS)}
+    found = si.predict(table(spark, ROWS, 1), echo_python(), preprocess=Ends(-1, be_killed), **arguments).collect()
+    assert not any(row.error for row in found)
+    for pid in workers.pids("postprocess"):
+        os.kill(pid, 0)  # raises for one that is gone
 
 
 def test_a_worker_that_dies_in_preprocess_fails_the_job_and_not_the_next_one(spark: SparkSession) -> None:

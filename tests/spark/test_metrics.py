@@ -189,29 +189,39 @@ def test_an_empty_partition_reports_finite_figures(spark):
     assert empty.summary["inference/rows_total"] == 0
 
 
-def test_planted_sleeps_show_in_their_stages(spark):
-    """Waits in source, preprocess, model and postprocess are found in their stages to 10 %, and 'other' stays under 5 %."""
+def test_planted_sleeps_show_in_their_stages(spark, tmp_path):
+    """Waits in source, preprocess, model and postprocess, each timed where it stands, are found in their stages to 10 %, and 'other' stays under 5 %."""
     waits = {"source": 0.04, "preprocess": 0.02, "model": 0.03, "postprocess": 0.05}  # seconds a batch
+
+    def wait(stage: str) -> None:
+        # A sleep is longer than it was asked to be wherever the machine is busy: what it took is written down.
+        started = time.perf_counter()
+        time.sleep(waits[stage])
+        with (tmp_path / stage).open("a") as told:
+            told.write(f"{time.perf_counter() - started}\n")
 
     def slow_source(chunks: Any) -> Any:
         for chunk in chunks:
-            time.sleep(waits["source"])
+            wait("source")
             yield chunk
 
     def preprocess(x: np.ndarray) -> np.ndarray:
-        time.sleep(waits["preprocess"])
+        wait("preprocess")
         return x
 
     def load() -> Any:
         def predict(x: np.ndarray) -> np.ndarray:
-            time.sleep(waits["model"])
+            wait("model")
             return x
 
         return predict
 
     def postprocess(y: np.ndarray) -> np.ndarray:
-        time.sleep(waits["postprocess"])
+        wait("postprocess")
         return y
+
+    def waited(stage: str) -> float:
+        return sum(float(line) for line in (tmp_path / stage).read_text().split())
 
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     try:
@@ -227,16 +237,18 @@ def test_planted_sleeps_show_in_their_stages(spark):
             prefetch_batches=0,
         )
         scored.write.format("noop").mode("overwrite").save()  # warm
+        for stage in waits:
+            (tmp_path / stage).unlink()
         with si.inference_run() as run:
             scored.write.format("noop").mode("overwrite").save()
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     figures = run.summary
-    batches = figures["inference/batches_total"]
-    assert batches == 60
-    assert figures["stage/compute_seconds"] == pytest.approx(batches * waits["model"], rel=0.1)
-    assert figures["stage/postprocess_seconds"] == pytest.approx(batches * waits["postprocess"], rel=0.1)
-    assert figures["producer/preprocess_seconds"] == pytest.approx(batches * waits["preprocess"], rel=0.1)
+    assert figures["inference/batches_total"] == 60
+    assert waited("model") >= 60 * waits["model"]
+    assert figures["stage/compute_seconds"] == pytest.approx(waited("model"), rel=0.1)
+    assert figures["stage/postprocess_seconds"] == pytest.approx(waited("postprocess"), rel=0.1)
+    assert figures["producer/preprocess_seconds"] == pytest.approx(waited("preprocess"), rel=0.1)
     assert figures["producer/read_seconds"] > 0
     assert figures["stage/input_wait_seconds"] == pytest.approx(
         figures["producer/read_seconds"] + figures["producer/preprocess_seconds"], rel=0.1, abs=0.1

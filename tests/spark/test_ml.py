@@ -83,16 +83,18 @@ def test_a_stage_alone_is_overwritten_only_when_it_is_said(spark, scripted, tmp_
 
 
 def test_nothing_is_unpickled_until_it_is_trusted(spark, tmp_path) -> None:
-    """A model in memory and a function are pickles: a pipeline is refused with the way out, and read under trusted_pickles()."""
-    net = torch.nn.Linear(2, 1)
-    predictor = si.ml.Predictor(si.TorchModel(net), inputs="features", outputs="y float", postprocess=lambda y: y[:, 0] * 0 + 5)
+    """A model in memory and functions are pickles: a pipeline is refused with the way out, and read under trusted_pickles()."""
+    functions = {"preprocessOnDevice": lambda x: x * 0 + 2.5, "postprocess": lambda y: y[:, 0]}
+    predictor = si.ml.Predictor(si.TorchModel(torch.nn.Identity()), inputs="features", outputs="y float", **functions)
     place = str(tmp_path / "pipeline")
     PipelineModel(stages(predictor)).save(place)
-    with pytest.raises(si.ModelLoadError, match=r"pickled code \(postprocess, model\), which runs when it is read.*trusted_pickles\(\)"):
+    with pytest.raises(
+        si.ModelLoadError, match=r"pickled code \(preprocessOnDevice, postprocess, model\), which runs when it is read.*trusted_pickles\(\)"
+    ):
         PipelineModel.load(place)
     with si.ml.trusted_pickles():
         loaded = PipelineModel.load(place)
-    assert [row.y for row in loaded.transform(table(spark)).collect()] == [5.0, 5.0]
+    assert [row.y for row in loaded.transform(table(spark)).collect()] == [2.5, 2.5]
     (stage,) = (tmp_path / "pipeline" / "stages").glob("*Predictor*")
     with pytest.raises(si.ModelLoadError, match="trust_pickle=True"):
         si.ml.Predictor.load(str(stage))
@@ -153,8 +155,8 @@ def test_params_are_those_of_predict_and_of_the_settings(spark) -> None:
     stage = si.ml.Predictor(model(np.negative), inputs="a", outputs="y double", keep="b").setOnNull("null").setNumWorkers(0)
     assert stage.getKeep() == ["b"]
     assert "batchSize: as batch_size of InferenceConfig (default: 64)" in stage.explainParams()
-    copied = stage.copy({stage.batchSize: 3})
-    assert (copied.getBatchSize(), stage.getBatchSize(), copied.getOnNull(), copied.getModel()) == (3, 64, "null", stage.getModel())
+    copied = stage.copy({stage.batchSize: "auto"})
+    assert (copied.getBatchSize(), stage.getBatchSize(), copied.getOnNull(), copied.getModel()) == ("auto", 64, "null", stage.getModel())
     frame = table(spark)
     assert stage.transform(frame).schema == stage.transformSchema(frame.schema)
     with_other = stage.transform(frame, {stage.keep: ["a"], stage.outputs: "z double"})

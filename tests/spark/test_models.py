@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import shutil
@@ -181,6 +182,27 @@ def test_every_torch_model_gives_its_own_answers_on_both_roads(spark: SparkSessi
     expected = torch_answer()
     for road in ("map", "column"):
         np.testing.assert_allclose(score(table(spark), model, road), expected, atol=1e-6)
+
+
+def plus_one(x: Any) -> Any:
+    """On the model's device, where that is a tensor."""
+    return x.float() + 1
+
+
+def test_a_function_before_the_model_travels_with_it(spark: SparkSession) -> None:
+    """``preprocess_on_device`` on both roads, as a column, and in SQL; the model without it is another one in the same workers."""
+    import torch
+
+    model, df = si.TorchModel(torch.nn.Identity()), table(spark)
+    said: dict[str, Any] = {"inputs": "x", "preprocess_on_device": plus_one, "batch_size": 5}
+    for road in ("map", "column"):
+        scored = si.predict(df, model, outputs="y array<float>", keep=["id"], road=road, **said)
+        np.testing.assert_array_equal(collected(scored), arrays() + 1)
+        np.testing.assert_array_equal(score(df, model, road), arrays())
+    column = si.register(spark, "plus_one", model, returns="array<float>", **said)
+    df.createOrReplaceTempView("plus_one_rows")
+    for made in (df.select("id", column("x").alias("y")), spark.sql("SELECT id, plus_one(x) AS y FROM plus_one_rows")):
+        np.testing.assert_array_equal(collected(made), arrays() + 1)
 
 
 def keras_net() -> Any:
@@ -432,6 +454,18 @@ def test_an_empty_partition_loads_no_model(spark: SparkSession, ledger: Ledger) 
     assert len(scored.collect()) == 1
     assert ledger.count("load") == 1
     assert scored.where("false").collect() == []
+
+
+def count_frozen() -> Any:
+    """A model that tells how many objects the garbage collector of its process passes over."""
+    return lambda x: np.full(len(x), gc.get_freeze_count())
+
+
+def test_what_a_worker_keeps_is_frozen_from_its_second_task_on(spark: SparkSession) -> None:
+    """pyspark collects garbage after every task, and would look at all of a framework's objects each time."""
+    rows = spark.range(0, 12, 1, 12)
+    frozen = [row.n for row in si.predict(rows, si.PythonModel(count_frozen), inputs="id", outputs="n long", road="map").collect()]
+    assert sum(n > 10_000 for n in frozen) >= 10  # two workers, whose first task may have found nothing frozen
 
 
 # --- C34: what a worker keeps

@@ -294,13 +294,15 @@ def test_a_key_that_cannot_travel_is_refused_on_the_driver(spark, road, no_job) 
 @pytest.mark.spark(since=(4, 0), why="mapInArrow takes no profile before")
 @pytest.mark.parametrize("road", ["auto", "map"])
 def test_a_resource_profile_takes_the_map_road(spark, road) -> None:
-    """A stage of its own needs mapInArrow; a local session without resources runs it all the same or says that it cannot."""
+    """A stage of its own needs mapInArrow; Spark itself refuses a local session's when the job runs (``test_cluster.py`` has a cluster's)."""
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
     profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(1)).build
     df = spark.range(2).coalesce(1).selectExpr("id", "cast(id as double) as x")
     scored = si.predict(df, DOUBLE, inputs="x", outputs="y double", resource_profile=profile, road=road)
     assert road_of(scored) == "map"
+    with pytest.raises(Exception, match="TaskResourceProfiles are only supported for Standalone, Yarn and Kubernetes"):
+        scored.collect()
 
 
 @pytest.mark.parametrize("road", ROADS)

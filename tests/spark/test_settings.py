@@ -16,6 +16,7 @@ import pytest
 
 import sparkinfer as si
 from sparkinfer.spark import session as session_module
+from sparkinfer.spark.arms import SparkArms
 from sparkinfer.testing import EchoModel
 from tests.spark.kit import FLAVORS, ROADS, model, ours
 
@@ -321,3 +322,31 @@ def test_an_arrow_backed_cache_meets_no_batch_that_is_cut_otherwise(tmp_path) ->
     assert outcomes.get("map") == "whole", done.stdout + done.stderr
     assert outcomes["column"] == outcomes["spark"]
     assert outcomes["column"] != "mismatch"
+
+
+def test_an_automatic_batch_size_settles_in_the_workers_and_is_told(spark) -> None:
+    """Every prediction is on its own row; the run says on how many rows most partitions settled."""
+    df = spark.range(0, 240_000, 1, 2)
+    with si.inference_run(progress=False) as run:
+        scored = si.predict(df, model(lambda x: 3 * x), inputs="id", outputs="y long", batch_size="auto")
+        assert scored.where("y != 3 * id or y is null").count() == 0
+    assert run.summary["inference/rows_total"] == 240_000
+    assert run.summary["config/batch_size"] in {64 * 2**times for times in range(7)}
+    assert run.verdict is not None
+
+
+def test_tuning_can_run_other_chunks_other_partitions_and_another_model(spark) -> None:
+    """The arms of a tuning: chunks as asked for, the whole job by its own partitions or others, and the same rows for a model in other numbers."""
+    torch = pytest.importorskip("torch")
+    rows = narrow(spark, 300)
+    arms = SparkArms(rows, si.TorchModel(torch.nn.ReLU()), {"inputs": "x", "outputs": "y double"}, si.InferenceConfig(), 2)
+    assert arms.sample(300, 10**8, 30) == 300
+    assert arms.chunk_rows == int(spark.conf.get(MAX_RECORDS))
+    arm = arms.everything(si.InferenceConfig(max_records_per_batch=7))
+    assert (arm.rows, arm.device) == (300, "cpu")
+    assert arms.row_bytes == pytest.approx(8, abs=1)
+    assert min(arms.whole(si.InferenceConfig(), partitions) for partitions in (None, 3)) > 0
+    half = arms.alike(si.TorchModel(torch.nn.ReLU()), si.InferenceConfig(precision="bf16"))
+    assert half.plan.model.options["precision"] == "bf16"
+    assert half.everything(si.InferenceConfig(precision="bf16")).rows == 300
+    arms.close()

@@ -145,6 +145,36 @@ def test_addresses_lose_user_and_password() -> None:
     assert without_userinfo(told) == "no model at 'https://host:5000/api', nor at ftp://host/a@b; ask me@here, http://host/?to=me@here"
 
 
+def test_a_linked_folder_belongs_to_the_model(tmp_path: Path) -> None:
+    """Frameworks follow links, so that the hash and what is sent do too; one that leads back is no second copy."""
+    (tmp_path / "m" / "sub").mkdir(parents=True)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "w").write_bytes(b"1")
+    (tmp_path / "m" / "variables").symlink_to(tmp_path / "weights")
+    (tmp_path / "m" / "sub" / "back").symlink_to(tmp_path / "m")
+    before = model_file("model", tmp_path / "m")
+    assert before.size_bytes == 1
+    (tmp_path / "weights" / "w").write_bytes(b"2")
+    assert model_file("model", tmp_path / "m").sha256 != before.sha256
+
+
+def test_links_that_multiply_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty folders with two links each are a million."""
+    monkeypatch.setattr("sparkinfer.artifacts._MOST_FILES", 1000)
+    for number in range(20):
+        (tmp_path / str(number)).mkdir()
+        for side in "ab":
+            (tmp_path / str(number) / side).symlink_to(tmp_path / str(number + 1))
+    with pytest.raises(ModelLoadError, match="more than 1,000 files and folders"):
+        sha256_of(tmp_path / "0")
+
+
+def test_addresses_lose_the_values_of_keys_in_their_queries() -> None:
+    """By the words that such keys have; other values stay."""
+    told = "at https://h/x?sv=1&sig=abc%2F&Token=t#y and s3://b?access_key=a;secret_key=b, but not key=c"
+    assert without_userinfo(told) == "at https://h/x?sv=1&sig=...&Token=...#y and s3://b?access_key=...;secret_key=... but not key=c"
+
+
 def test_an_address_is_told_from_a_path() -> None:
     """By its scheme; a file's own is a path, and so is a name with a colon."""
     assert all(map(is_address, ("s3://b/m", "models:/m@champion", "runs:/1/m")))

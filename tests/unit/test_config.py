@@ -25,7 +25,8 @@ def test_an_unknown_setting_names_the_nearest_right_one() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "told"),
     [
-        ("batch_size", 0, "batch_size is 0, expected at least 1"),
+        ("batch_size", 0, "batch_size is 0, expected at least 1 or 'auto'"),
+        ("batch_size", "many", r"batch_size is 'many' \(str\), expected a whole number of at least 1 or 'auto'"),
         ("batch_size", 1.5, r"batch_size is 1.5 \(float\), expected a whole number"),
         ("batch_size", True, r"batch_size is True \(bool\)"),
         ("num_workers", -1, "num_workers is -1, expected at least 0"),
@@ -37,6 +38,10 @@ def test_an_unknown_setting_names_the_nearest_right_one() -> None:
         ("device", "", "device is ''"),
         ("precision", "fp8", "precision is 'fp8', expected 'fp32'"),
         ("pin_memory", "yes", "pin_memory is 'yes'"),
+        ("pad_tail", "always", "pad_tail is 'always', expected True or False or 'auto'"),
+        ("preprocess_timeout_seconds", 0, "preprocess_timeout_seconds is 0, expected a number above 0"),
+        ("preprocess_timeout_seconds", "1", "preprocess_timeout_seconds is '1'"),
+        ("max_in_flight_bytes", 0, "max_in_flight_bytes is 0, expected at least 1"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_the_range(setting: str, value: Any, told: str) -> None:

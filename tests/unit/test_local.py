@@ -115,6 +115,27 @@ def test_no_rows_give_the_declared_columns_and_load_nothing(make: Any, ledger: L
     assert ledger.events() == []
 
 
+# --- large rows (C41) --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_one_row_of_300_megabytes_goes_through(num_workers: int) -> None:
+    """Among small ones, in a batch that crosses chunks, where a hundredth of it may be on its way: every row is scored, and comes back as it was."""
+    large = pa.py_buffer(np.full(300_000_000, 7, np.uint8))
+    chunks = [
+        pa.RecordBatch.from_arrays([pa.array([b"ab"])], ["content"]),
+        pa.RecordBatch.from_arrays(
+            [pa.BinaryArray.from_buffers(pa.binary(), 1, [None, pa.array([0, large.size], pa.int32()).buffers()[1], large])], ["content"]
+        ),
+        pa.RecordBatch.from_arrays([pa.array([b"c", b"def"])], ["content"]),
+    ]
+    model = si.PythonModel(lambda: lambda x: x)
+    said: dict[str, Any] = {"batch_size": 3, "num_workers": num_workers, "max_in_flight_bytes": 3_000_000}
+    scored = list(si.predict_local(chunks, model, inputs="content", outputs="length long", preprocess=len, **said))
+    assert [length for chunk in scored for length in chunk.column("length").to_pylist()] == [2, 300_000_000, 1, 3]
+    assert [chunk.column("content") for chunk in scored] == [chunk.column("content") for chunk in chunks]
+
+
 # --- shapes (C08, C09) -------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sparkinfer.metrics import (
     CONSUMER_STAGES,
+    DEVICE_STAGES,
     PRODUCER_STAGES,
     Histogram,
     PartitionMetrics,
@@ -24,6 +25,7 @@ from sparkinfer.metrics import (
     group_executions,
     summarise,
 )
+from sparkinfer.profiles import PartitionProfile
 
 durations = st.floats(1e-9, 1e6)
 
@@ -137,6 +139,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = dict(  # noqa: C408 - reads as the c
     bad_rows=st.dictionaries(names, counts),
     batches=counts,
     batch_rows_fit=st.none() | counts,
+    batch_rows_settled=st.none() | counts,
     chunks=counts,
     chunk_rows_max=counts,
     bytes_in=counts,
@@ -155,12 +158,22 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = dict(  # noqa: C408 - reads as the c
     rss_peak_bytes=st.none() | counts,
     rss_slope_bytes_per_batch=st.none() | figures,
     device=st.none() | names,
+    device_wait_seconds=st.none() | figures,
     device_peak_bytes=st.none() | counts,
+    device_end_bytes=st.none() | counts,
+    device_seconds=st.dictionaries(st.sampled_from(DEVICE_STAGES), figures),
+    rss_end_bytes=st.none() | counts,
+    memory=st.lists(st.tuples(counts, counts), max_size=3).map(tuple),
+    memory_left_bytes=st.none() | counts,
     series=st.lists(series, max_size=3).map(tuple),
     gauges=st.dictionaries(names, figures),
     remarks=st.lists(names).map(tuple),
     quality=st.none() | qualities,
     micro_batch=st.none() | names,
+    profile=st.none()
+    | st.builds(
+        PartitionProfile, profiler=names, batches=counts, seconds=figures, trace=st.none() | names, stacks=st.dictionaries(names, figures)
+    ),
 )
 records = st.builds(PartitionMetrics, **FIELDS)
 

@@ -25,11 +25,11 @@ SPEC = si.TensorSpec("float32", (2, 2))
 class Known:
     """A model that says of itself what it takes."""
 
-    def __init__(self, *inputs: TensorInfo) -> None:
-        self._inputs = inputs
+    def __init__(self, *inputs: TensorInfo, backend: str = "numpy", kind: str = "fake", **options: Any) -> None:
+        self._plan = ModelPlan(backend=backend, kind=kind, fingerprint="f", label="Known(m)", inputs=inputs or None, options=options)
 
     def describe(self) -> ModelPlan:
-        return ModelPlan(backend="numpy", kind="fake", fingerprint="f", label="Known(m)", inputs=self._inputs or None)
+        return self._plan
 
 
 def plan(model: Any = None, **changes: Any) -> Any:
@@ -211,6 +211,11 @@ def test_a_plan_knows_each_column_once() -> None:
         ({"on_null": "drop"}, "on_null is 'drop', expected one of 'raise', 'null', 'pass'"),
         ({"on_error": "skip"}, "on_error is 'skip', expected one of 'raise', 'null'"),
         ({"config": InferenceConfig(max_errors=3)}, "max_errors=3 counts bad rows, but on_error='raise' ends the job at the first"),
+        ({"config": InferenceConfig(preprocess_timeout_seconds=3)}, "preprocess_timeout_seconds=3 .*, but there is no preprocess"),
+        (
+            {"config": InferenceConfig(preprocess_timeout_seconds=0.5), "functions": Functions(preprocess=abs)},
+            "preprocess_timeout_seconds=0.5 limits preprocess in loader processes, but num_workers=0 .* say num_workers=1 or more",
+        ),
         ({"on_error": "null", "error_column": "Y"}, "the error column 'Y' has the name of an output: say error_column="),
         ({"on_error": "null", "error_column": ""}, "error_column is '', expected a column name"),
         ({"key": 5}, "key is 5, expected a column name or a list of them"),
@@ -218,6 +223,11 @@ def test_a_plan_knows_each_column_once() -> None:
         ({"functions": Functions(preprocess=3)}, "preprocess is int, expected a function"),
         ({"functions": Functions(preprocess_batch="f")}, "preprocess_batch is str, expected a function"),
         ({"functions": Functions(postprocess=[])}, "postprocess is list, expected a function"),
+        (
+            {"functions": Functions(preprocess_on_device=abs)},
+            r"preprocess_on_device takes tensors of PyTorch or TensorFlow, and PythonModel\(.*\) runs in the backend 'numpy': do it in",
+        ),
+        ({"functions": Functions(preprocess_on_device=abs), "inputs": None}, "cannot tell which columns preprocess_on_device takes"),
     ],
 )
 def test_a_wrong_argument_is_refused(changes: dict[str, Any], told: str) -> None:
@@ -345,7 +355,8 @@ def test_a_program_exported_for_one_batch_size_is_refused_for_another(tmp_path: 
     table = pa.table({"x": pa.array([[1.0, 2.0, 3.0]] * 3, pa.list_(pa.float32()))})
     with pytest.raises(ConfigError, match=r"exported for batches of exactly 1, and batch_size is 64: say batch_size=1, or export it"):
         si.predict_local(table, si.TorchModel(str(path)), inputs="x", outputs="y float")
-    assert si.predict_local(table, si.TorchModel(str(path)), inputs="x", outputs="y float", batch_size=1).num_rows == 3
+    for size in (1, "auto"):
+        assert si.predict_local(table, si.TorchModel(str(path)), inputs="x", outputs="y float", batch_size=size).num_rows == 3
 
 
 def test_a_spec_beside_a_traced_function_is_refused() -> None:
@@ -369,3 +380,76 @@ def test_columns_given_where_one_type_belongs_are_told_as_such() -> None:
     """What is right for outputs= is nearly right for returns=: the message spells the struct."""
     with pytest.raises(ConfigError, match=r"names columns, but a UDF gives one: say returns='struct<label long, score float>'"):
         parse_returns("label long, score float")
+
+
+# --- numbers, sizes, and what stands before a model ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "told"),
+    [
+        (Known(), "bf16", "the backend 'numpy' of Known\\(m\\) computes in the numbers that the model was saved with: leave precision out"),
+        (
+            Known(backend="tensorflow", kind="saved_model"),
+            "bf16",
+            r"Known\(m\) is a SavedModel, whose graph .*set_dtype_policy\('mixed_bfloat16'\)",
+        ),
+        (
+            Known(backend="tensorflow", kind="keras"),
+            "tf32",
+            "TensorFlow computes in TF32 by itself, on cards that have it: leave precision out",
+        ),
+        (
+            Known(backend="tensorflow", kind="keras", computes=("float64",)),
+            "fp16",
+            "Known\\(m\\) computes in float64, expected float32: leave",
+        ),
+    ],
+)
+def test_a_precision_that_a_model_cannot_have_is_refused_here(model: Known, precision: Any, told: str) -> None:
+    """At the call, before any job, with what to do instead."""
+    with pytest.raises(ConfigError, match=f"precision is '{precision}', and {told}"):
+        plan(model, config=InferenceConfig(precision=precision))
+
+
+def test_a_keras_model_at_another_precision_is_another_model() -> None:
+    """Neither gets the other's answers from the workers' caches."""
+    model = Known(backend="tensorflow", kind="keras", computes=("float32",))
+    half = plan(model, config=InferenceConfig(precision="bf16")).model
+    assert (half.fingerprint, half.options["precision"]) == ("f-bf16", "bf16")
+
+
+def test_what_stands_before_a_model_changes_what_it_takes() -> None:
+    """The model's own inputs say nothing of what the function gets, and are kept for what it gives; another function is another model."""
+    info = TensorInfo("image", "float32", (3, 8, 8))
+    model = Known(info, backend="torch", forward=(1, 1, ["image"]))
+    spec = ("x", si.TensorSpec("uint8", (8, 8, 3)))
+    with pytest.raises(SchemaError, match="is declared with shape"):
+        plan(model, inputs=spec)
+    made = plan(model, inputs=spec, functions=Functions(preprocess_on_device=abs)).model
+    assert (made.inputs, made.options["on_device"].inputs) == (None, (info,))
+    assert made.fingerprint != plan(model, inputs=spec, functions=Functions(preprocess_on_device=len)).model.fingerprint
+    plan(model, inputs=["a", "b"], functions=Functions(preprocess_on_device=max))  # two columns may become one input
+
+
+@pytest.mark.parametrize(
+    ("rows", "config", "told"),
+    [
+        (
+            8,
+            InferenceConfig(batch_size=64),
+            "exactly 8, and batch_size is 64: say batch_size=8, or export it with a free batch axis, torch.export",
+        ),
+        (8, InferenceConfig(batch_size=8, pad_tail=False), "exactly 8, and pad_tail=False leaves .* short: leave pad_tail out, or"),
+        (8, InferenceConfig(batch_size=8), None),
+        (1, InferenceConfig(batch_size=1, pad_tail=False), None),
+    ],
+)
+def test_a_model_for_one_batch_size_needs_that_size(rows: int, config: InferenceConfig, told: str | None) -> None:
+    """Short batches are filled up, unless that is switched off."""
+    model = Known(backend="torch", rows=rows)
+    if told is None:
+        plan(model, config=config)
+        return
+    with pytest.raises(ConfigError, match=told):
+        plan(model, config=config)

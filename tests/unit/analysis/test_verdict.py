@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkinfer.analysis import verdict as rules
 from sparkinfer.analysis.evidence import evidence_of
 from sparkinfer.analysis.verdict import Verdict, judge
 from sparkinfer.metrics import (
@@ -170,6 +169,11 @@ CASES = {
         [record(compute=10.0, blocked=6.0, call=0.001)],
         {"batch_size": 16},
         ("compute-bound", "batch size", "batch_size=64"),
+    ),
+    "calls of a millisecond, in batches that settled": (
+        [record(compute=10.0, blocked=6.0, call=0.001, batch_rows_settled=32)],
+        {"batch_size": "auto"},
+        ("compute-bound", "batch size", "batch_size=128"),
     ),
     "a card that idles while the model runs": (
         [record(compute=10.0, blocked=6.0, device="cuda:0", series=CARD)],
@@ -391,13 +395,12 @@ def test_a_run_is_judged_by_its_first_execution_and_its_own_settings() -> None:
     assert judge(run, {"prefetch_batches": 2}).kind == "input-bound"
 
 
-def test_advice_waits_for_what_the_version_offers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half width and compiled models are advised when there are such settings, and not before."""
+def test_half_width_is_advised_to_those_who_can_have_it() -> None:
+    """A PyTorch model on a card that computes in full width; nobody else."""
     on_card, on_cpu = record(compute=10.0, blocked=6.0, device="cuda:0"), record(compute=10.0, blocked=6.0, device="cpu")
-    assert "batch_size" in judge([on_card], {"precision": "fp32"}).advice
-    monkeypatch.setattr(rules, "get_args", lambda _: ("fp32", "bf16"))
-    assert 'precision="bf16"' in judge([on_card], {"precision": "fp32"}).advice
-    assert "batch_size" in judge([on_card], {"precision": "bf16"}).advice
+    assert 'precision="bf16"' in judge([on_card], {"backend": "torch", "precision": "fp32"}).advice
+    assert "batch_size" in judge([on_card], {"backend": "torch", "precision": "bf16"}).advice
+    assert "batch_size" in judge([on_card], {"backend": "tensorflow", "precision": "fp32"}).advice
     assert "batch_size" in judge([on_cpu], {"backend": "numpy"}).advice
 
 

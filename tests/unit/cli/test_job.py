@@ -65,6 +65,7 @@ def test_a_right_job_is_read() -> None:
     assert job.model.given()["python"].given() == {"load": "scoring:load", "files": ("w.npz",)}
     assert job.predict.keep == ("x",)
     assert job.config.given() == {"batch_size": 7, "pin_memory": "auto"}
+    assert parse(job_with(config__batch_size="auto")).config.given()["batch_size"] == "auto"
     assert job.spark.conf == {"spark.sql.shuffle.partitions": "4"}
     assert job.run.mlflow is True
     with pytest.raises(ValidationError, match="frozen"):
@@ -72,6 +73,13 @@ def test_a_right_job_is_read() -> None:
 
 
 WRONG = [
+    ({"sink__resume": {"key": "x"}}, r"sink: resume writes plain Parquet to a path, .*; got mode and partition_by$"),
+    ({"sink": {"path": "out", "format": "orc", "resume": {"key": "x"}}}, r"sink: resume writes plain Parquet .*; got the format 'orc'$"),
+    ({"sink": {"path": "out", "resume": {}}}, r"sink\.resume\.key: is missing, and the job cannot do without it"),
+    (
+        {"sink": {"path": "out", "resume": {"key": "x"}}, "predict__key": "z"},
+        r"the job: predict\.key and sink\.resume\.key name different columns: leave predict\.key out",
+    ),
     ({"sink__mode": "overwrit"}, r"sink\.mode: expected 'errorifexists'.* or 'ignore', got 'overwrit'\. Did you mean 'overwrite'\?"),
     ({"sink__pth": "x"}, r"sink\.pth: there is no such key\. Did you mean 'path'\?"),
     ({"sinks": {}}, r"sinks: there is no such key\. Did you mean 'sink'\?"),
@@ -79,7 +87,7 @@ WRONG = [
     ({"config__bath_size": 3}, r"config\.bath_size: .* Did you mean 'batch_size'\?"),
     ({"config__batch_size": 0}, r"config\.batch_size: batch_size is 0, expected at least 1"),
     ({"config__batch_size": True}, r"config\.batch_size: expected a whole number, got true"),
-    ({"config__batch_size": "many"}, r"config\.batch_size: expected a whole number, got 'many'"),
+    ({"config__batch_size": "many"}, r"config\.batch_size: expected a whole number or 'auto', got 'many'"),
     ({"config__pin_memory": "maybe"}, r"config\.pin_memory: expected true or false or 'auto', got 'maybe'"),
     ({"config__device": 3}, r"config\.device: expected a text, got 3"),
     ({"predict": ...}, r"predict: is missing"),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparkinfer.cli.read import Document
-from sparkinfer.cli.run import JobFailedError, _told, _without_secrets
+from sparkinfer.cli.run import JobFailedError, _without_secrets
+from sparkinfer.cli.run import told as told_part
 from sparkinfer.exceptions import ConfigError, PredictError, SparkInferWarning
 
 DOCUMENT = Document(Path("job.yaml"), {}, {}, {"hunter2\nhunter3": "${env:PASSWORD}"})
@@ -33,14 +34,14 @@ FAILED = """Job aborted due to stage failure: Lost task 0.0: org.apache.spark.ap
 )
 def test_the_last_line_of_the_workers_traceback_is_told(last: str, told: str) -> None:
     """Our own error, or whatever else it is, and not Spark's first line; a value of several lines is hidden before it is cut."""
-    with pytest.raises(JobFailedError) as failed, _told("sink", DOCUMENT):
+    with pytest.raises(JobFailedError) as failed, told_part("sink", DOCUMENT):
         raise RuntimeError(FAILED.format(last=last))
     assert str(failed.value) == told
 
 
 def test_an_error_without_a_traceback_is_told_by_its_first_line() -> None:
     """Spark's own, such as of a path that is not there."""
-    with pytest.raises(JobFailedError, match=r"^source: RuntimeError: \[PATH_NOT_FOUND\] x$"), _told("source", DOCUMENT):
+    with pytest.raises(JobFailedError, match=r"^source: RuntimeError: \[PATH_NOT_FOUND\] x$"), told_part("source", DOCUMENT):
         raise RuntimeError("[PATH_NOT_FOUND] x\nplan")
 
 
@@ -50,7 +51,7 @@ def test_the_chain_of_an_error_is_cut_where_it_holds_a_value(trace: bool, chaine
     with (
         pytest.raises(JobFailedError, match=r"^sink: RuntimeError: \$\{env:PASSWORD\}$") as failed,
         _without_secrets(DOCUMENT, trace=trace),
-        _told("sink", DOCUMENT),
+        told_part("sink", DOCUMENT),
     ):
         raise RuntimeError("hunter2\nhunter3")
     assert (failed.value.__cause__ is not None) is chained

@@ -128,7 +128,9 @@ def test_a_lost_device_ends_the_job() -> None:
 
 def test_one_row_that_does_not_fit_is_an_error_with_the_way_out() -> None:
     """C37: it says so, with the device, the batch and what to change; the next partition in the same process works."""
-    with pytest.raises(PredictError, match=r"out of memory.*for a single row on cpu: give the worker more memory.*row 0"):
+    with pytest.raises(
+        PredictError, match=r"out of memory.*for a single row \(of a batch of \d+\) on cpu: give the worker more memory.*row 0"
+    ):
         list(run_partition(plan(lambda: Small(0), batch_size=16), chunks(8), files=dict))
     assert len(list(run_partition(plan(lambda: Small(8), batch_size=8), chunks(8), files=dict))) == 1
 

@@ -197,13 +197,34 @@ def test_a_bad_row_is_named_with_column_partition_batch_row_and_key(prefetch_bat
     assert live_threads() == []
 
 
-def test_a_null_is_named_before_the_model_is_called(ledger: Ledger) -> None:
+def test_a_null_is_named_before_the_model_sees_its_batch(ledger: Ledger) -> None:
     """With the ways out."""
     with pytest.raises(SchemaError) as caught:
-        run(plan(EchoModel(ledger), key="id", prefetch_batches=0), with_key(1.0, None))
+        run(plan(EchoModel(ledger), key="id", prefetch_batches=0), with_key(1.0, None, 2.0))
     assert str(caught.value).startswith("the value is null, at column 'x', partition 3, row 3 (id=1). The model takes no null here")
     assert "on_null='null'" in str(caught.value)
     assert ledger.count("predict") == 0
+    with pytest.raises(SchemaError, match=r"partition 3, row 3\b"):
+        run(plan(EchoModel(ledger), batch_size=2), with_key(1.0, None))
+    assert ledger.rows("predict") == [2]  # rows 0 and 1; the null would have been with row 2
+
+
+@PREFETCH
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_of_a_bad_row_and_a_null_behind_it_the_first_is_named(prefetch_batches: int, num_workers: int) -> None:
+    """Nulls are looked for in a whole chunk, before its rows are prepared; the row that is told is the first all the same."""
+
+    def choke(x: float) -> float:
+        if x == 13.0:
+            raise ValueError("bad 13")
+        return x
+
+    made = plan(EchoModel(), preprocess=choke, batch_size=2, prefetch_batches=prefetch_batches, num_workers=num_workers)
+    with pytest.raises(PreprocessError, match=r"bad 13\. At column 'x', partition 3, batch 1, row 3\b"):
+        run(made, with_key(1.0, 13.0, 2.0, None, 13.0))
+    with pytest.raises(SchemaError, match=r"partition 3, row 3\b"):
+        run(made, with_key(1.0, None, 13.0))
+    assert live_threads() == []
 
 
 def test_a_skipped_null_does_not_shift_the_rows_that_are_named() -> None:

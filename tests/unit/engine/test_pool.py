@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from sparkinfer.engine import pool
 from sparkinfer.engine.batch import Batch, Failure, Fed
 from sparkinfer.engine.pool import prepare_in_processes
 from sparkinfer.engine.prepare import Binding, Prepare
-from sparkinfer.exceptions import LoaderProcessError, SparkInferWarning
+from sparkinfer.exceptions import LoaderProcessError, PreprocessError, SparkInferWarning
 from sparkinfer.pickling import dumps
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def _no_processes_left() -> Iterator[None]:
     before = multiprocessing.active_children()
     yield
     while pool._idle:
-        pool._end(pool._idle.popitem()[1])
+        pool._idle.popitem()[1].end()
     assert [child for child in multiprocessing.active_children() if child not in before] == []
 
 
@@ -145,21 +147,57 @@ def test_an_error_of_the_source_is_raised_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("end", "told"),
     [
-        (lambda: os._exit(9), r"\(pid \d+\) ended with exit code 9"),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"\(pid \d+\) was killed by SIGKILL"),
+        (lambda: os._exit(9), r"ended with exit code 9"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"was killed by SIGKILL"),
     ],
 )
-def test_a_process_that_dies_is_told_with_how_it_ended(end: Any, told: str) -> None:
-    """C39: no hang; the words say what to do, and the next partition gets new processes."""
+def test_a_row_at_which_a_process_dies_twice_is_told_and_no_other_is_lost(end: Any, told: str) -> None:
+    """C39: with how it ended; the batches on their way are done again, in order, by new processes, which are kept."""
     deadly = step(lambda x: end() if x == 5 else x)
+    with prepare_in_processes(source(*range(10)), deadly, 2, 2) as made:
+        results = list(made)
+    failure = results.pop(5).inputs
+    assert isinstance(failure, Failure)
+    assert (failure.kind, failure.column, failure.row) == (PreprocessError, "x", 0)
+    assert re.fullmatch(rf"the loader process that prepared this row {told}.*", failure.text)
+    assert [fed.batch.index for fed in results] == found(iter(results)) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert len(pids()) == 2
+
+
+def test_a_death_by_chance_costs_nothing(tmp_path: Path) -> None:
+    """A process that is killed at a row that is fine: the row is tried alone, and blamed for nothing."""
+    once = tmp_path / "once"
+
+    def unlucky(x: int) -> int:
+        if x == 5 and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+    with prepare_in_processes(source(*range(10)), step(unlucky), 2, 2) as made:
+        assert found(made) == list(range(10))
+
+
+class Falls:
+    """A step that cannot be revived: its process ends before any batch."""
+
+    fingerprint = "falls"
+    traceable = tolerant = False
+    only_column = None
+
+    def __reduce__(self) -> Any:
+        """Call os._exit in the process that revives it."""
+        return os._exit, (7,)
+
+
+def test_processes_that_cannot_start_are_an_error() -> None:
+    """No loop of deaths: it is told how they ended."""
     with (
-        pytest.raises(LoaderProcessError, match=rf"one of the 2 loader processes that run preprocess {told}: .* num_workers=0"),
-        prepare_in_processes(source(*range(10)), deadly, 2, 2) as made,
+        pytest.raises(LoaderProcessError, match=r"one of the 1 loader processes .*ended with exit code 7 when it started"),
+        prepare_in_processes(source(1), Falls(), 1, 0),  # type: ignore[arg-type]
     ):
-        found(made)
+        pass
     assert multiprocessing.active_children() == []
-    with prepare_in_processes(source(1, 2), deadly, 2, 2) as made:
-        assert found(made) == [1, 2]
 
 
 def test_a_process_that_died_between_two_partitions_is_replaced() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkinfer.engine.prefetch import read_ahead
+from sparkinfer.engine.prefetch import Gate, read_ahead
 
 
 def live_threads() -> list[str]:
@@ -78,3 +79,51 @@ def test_a_depth_below_one_is_refused(depth: int) -> None:
     """The message carries the value."""
     with pytest.raises(ValueError, match=f"depth is {depth}"), read_ahead(iter([]), depth):
         pass
+
+
+def pulled_when_the_first_is_in_hand(sizes: list[int], most_bytes: int, settled: int) -> list[int]:
+    """Read ahead of a consumer that holds the first item until ``settled`` are pulled, and tell how far the source went."""
+    pulled: list[int] = []
+    reached = threading.Event()
+
+    def source() -> Iterator[int]:
+        for size in sizes:
+            pulled.append(size)
+            if len(pulled) == settled:
+                reached.set()
+            yield size
+
+    with read_ahead(source(), 10, gate=Gate(most_bytes, lambda size: size)) as ahead:
+        next(ahead)
+        assert reached.wait(5)
+        time.sleep(0.05)  # a producer that runs away has the time to
+        before = list(pulled)
+        assert [sizes[0], *ahead] == sizes
+    assert live_threads() == []
+    return before
+
+
+def test_bytes_bound_what_waits_and_what_is_made() -> None:
+    """Of items of 100 bytes three wait under a bound of 300, and the fourth is not begun; under no such bound ten would."""
+    assert len(pulled_when_the_first_is_in_hand([100] * 12, 300, settled=4)) == 4
+    assert len(pulled_when_the_first_is_in_hand([100] * 12, 10_000, settled=12)) == 12
+
+
+def test_one_item_that_is_larger_than_all_room_goes_through_alone() -> None:
+    """C41: nothing waits for ever, and the small ones behind it come."""
+    assert len(pulled_when_the_first_is_in_hand([1000, 1000, 5, 5, 5], 300, settled=2)) == 2
+
+
+def test_leaving_frees_a_producer_that_waits_for_bytes() -> None:
+    """It stands before its third item; an early end joins it."""
+    with read_ahead(iter(lambda: 100, None), 10, gate=Gate(100, lambda size: size)) as ahead:
+        next(ahead)
+    assert live_threads() == []
+
+
+@given(sizes=st.lists(st.integers(0, 50)), most_bytes=st.integers(1, 100), depth=st.integers(1, 3))
+def test_every_item_comes_once_and_in_order_whatever_its_size(sizes: list[int], most_bytes: int, depth: int) -> None:
+    """No size and no bound stops or loses an item."""
+    with read_ahead(iter(sizes), depth, gate=Gate(most_bytes, lambda size: size)) as ahead:
+        assert list(ahead) == sizes
+    assert live_threads() == []

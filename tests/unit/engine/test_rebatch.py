@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkinfer.engine import rebatch as module
 from sparkinfer.engine.rebatch import Regroup, rebatch
+from sparkinfer.exceptions import OutputError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Callable
 
 OUTPUT = pa.schema([pa.field("y", pa.int64())])
 
@@ -35,7 +39,7 @@ def null_mask(data: pa.RecordBatch, first_row: int) -> np.ndarray | None:
     return column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
 
 
-def run(chunks: list[pa.RecordBatch], batch_size: int, *, lag: int = 0) -> tuple[list[int], list[pa.RecordBatch]]:
+def run(chunks: list[pa.RecordBatch], batch_size: int | Callable[[], int], *, lag: int = 0) -> tuple[list[int], list[pa.RecordBatch]]:
     """Send chunks through, with a model that doubles; ``lag`` batches are read ahead of the model. Gives the batch sizes too."""
     regroup = Regroup(["id"], OUTPUT)
     sizes, out, ahead = [], [], []
@@ -124,3 +128,45 @@ def test_strings_and_lists_are_carried_over_a_border() -> None:
     assert [batch.data.column(0).to_pylist() for batch in batches] == [["0", "1", "2", "3"], ["4"]]
     assert batches[0].data.column(1).to_pylist()[3] == [3, 4]
     assert batches[0].rows == range(4)
+
+
+def test_a_batch_that_no_column_could_hold_ends_at_the_chunk_border(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C41: of 8 bytes a row at most 48 are copied together; every row comes back, and what fits is still joined."""
+    monkeypatch.setattr(module, "_MOST_BYTES", 48)
+    made, out = run(chunks_of([4, 4, 2, 1, 6], frozenset()), 8)
+    assert made == [4, 6, 1, 6]
+    assert [chunk.num_rows for chunk in out] == [4, 4, 2, 1, 6]
+
+
+def huge(rows: int, bytes_of_a_row: int) -> pa.Array:
+    """Rows of zeros that the system has not given any memory for."""
+    offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * bytes_of_a_row)
+    return pa.Array.from_buffers(pa.binary(), rows, [None, offsets.buffers()[1], pa.py_buffer(np.zeros(rows * bytes_of_a_row, np.uint8))])
+
+
+def test_a_chunk_whose_predictions_no_column_could_hold_is_an_error_with_a_number_that_fits() -> None:
+    """C41: twice 1.25 GiB in one chunk: column, partition and first row are told, and chunks of half the rows would do; each alone goes out as it is."""
+    small, large = (pa.RecordBatch.from_pydict({"id": range(rows)}) for rows in (3, 8))
+    regroup = Regroup([], pa.schema([("y", pa.binary())]), partition=5)
+    batches = rebatch(iter([small, large]), ["id"], 3, regroup, lambda *_: None)
+    assert [batch.data.num_rows for batch in batches] == [3, 3, 3, 2]
+    assert sum(chunk.num_rows for chunk in regroup.add([huge(3, 2**29)])) == 3
+    assert list(regroup.add([huge(4, 5 * 2**26)])) == []
+    with pytest.raises(OutputError, match=r"2\.5 GiB .* 8 rows .* column 'y', partition 5, row 3: .*max_records_per_batch=\d\)"):
+        list(regroup.add([huge(4, 5 * 2**26)]))
+
+
+@given(
+    sizes=st.lists(st.integers(0, 9), max_size=8),
+    wanted=st.lists(st.integers(1, 7), min_size=1, max_size=6),
+    nulls=st.frozensets(st.integers(0, 60)),
+    lag=st.integers(0, 3),
+)
+def test_a_size_that_changes_loses_no_row(sizes: list[int], wanted: list[int], nulls: frozenset[int], lag: int) -> None:
+    """Larger or smaller from cut to cut, whatever waits by then: every row once, in order, with the chunks' own borders."""
+    chunks = chunks_of(sizes, nulls)
+    turns = cycle(wanted)
+    batches, out = run(chunks, lambda: next(turns), lag=lag)
+    assert [chunk.num_rows for chunk in out] == sizes
+    assert [row["y"] for chunk in out for row in chunk.to_pylist()] == [None if i in nulls else 2 * i for i in range(sum(sizes))]
+    assert max(batches, default=0) <= max(wanted)

@@ -8,7 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkinfer.metrics import CONSUMER_STAGES, PRODUCER_STAGES, Execution, Histogram, PartitionMetrics, Series, found_before, summarise
+from sparkinfer.metrics import (
+    CONSUMER_STAGES,
+    DEVICE_STAGES,
+    PRODUCER_STAGES,
+    Execution,
+    Histogram,
+    PartitionMetrics,
+    Series,
+    found_before,
+    summarise,
+)
 from sparkinfer.quality import Quality
 from sparkinfer.reporting.keys import GROUPS, STAGES, describe_metrics, find_metric
 from sparkinfer.reporting.mlflow_entries import entries_of, valid_name
@@ -36,6 +46,7 @@ def full_record(partition: int = 0, quality: Quality | None = None) -> Partition
         bad_rows={"preprocess ValueError": 2},
         batches=4,
         batch_rows_fit=32,
+        batch_rows_settled=512,
         chunks=2,
         chunk_rows_max=125,
         bytes_in=1000,
@@ -54,8 +65,11 @@ def full_record(partition: int = 0, quality: Quality | None = None) -> Partition
         rss_peak_bytes=200_000_000,
         rss_slope_bytes_per_batch=10.0,
         device="cuda:0",
+        device_wait_seconds=1.0,
         device_peak_bytes=1_000_000,
+        device_seconds=dict.fromkeys(DEVICE_STAGES, 0.5),
         series=(
+            Series("gpu_0_energy_counter_joules", "GPU-1", (0.0, 1.0), (5.0, 105.0)),
             Series("cpu_utilization_percentage", None, (1_700_000_000.0,), (50.0,)),
             Series("gpu_0_utilization_percentage", "GPU-1", (1_700_000_000.0,), (80.0,)),
         ),

@@ -1,0 +1,314 @@
+"""A diagnosis's arms on Spark.
+
+Runs on: driver; ``_Sampled`` and ``_Alone`` on the workers.
+
+Invariant: an arm's rows go to a sink that keeps nothing; the sample is let go of at the end, and the session's settings are as they were.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
+
+from sparkinfer.analysis.rounds import Arm, arm_of
+from sparkinfer.config import InferenceConfig, refuse_unknown
+from sparkinfer.engine.placement import card_of
+from sparkinfer.engine.probe import Called, call_model, pull, within
+from sparkinfer.exceptions import ConfigError, SparkInferError
+from sparkinfer.spark.arrival import travelling
+from sparkinfer.spark.channels import open_channel, read_worker_logs
+from sparkinfer.spark.predict import by_map, planned, predict, sent
+from sparkinfer.spark.runs import surrounded
+from sparkinfer.spark.scan import FileTable
+from sparkinfer.spark.session import MAX_RECORDS, is_connect, is_local, setting
+from sparkinfer.spark.ship import ShippedFile, locate, ship
+from sparkinfer.spark.types import carried_by_arrow
+from sparkinfer.spark.udf import quoted
+from sparkinfer.spark.worker import PartitionTask, cards_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from sparkinfer.engine.contracts import Describable
+    from sparkinfer.engine.partition import PartitionPlan
+    from sparkinfer.metrics import PartitionMetrics
+
+__all__ = ["SparkArms"]
+
+_CHUNKS = 8  # of an arm's partition, so that reading has something to run ahead of
+_LARGEST_CHUNK = 10_000  # Spark's own default
+_MOST_PARTITIONS = 200  # that are sampled one by one
+_LONG = 3600.0  # seconds
+
+
+class SparkArms:
+    """The arms over a DataFrame; answers ``diagnosing.Arms``."""
+
+    def __init__(self, data: Any, model: Describable, arguments: dict[str, Any], config: InferenceConfig, slots: int | None) -> None:
+        """Check everything, as ``predict`` does.
+
+        Raises:
+            ConfigError, SchemaError, ModelLoadError: an argument is wrong, or ``data`` is a stream.
+        """
+        refuse_unknown(arguments, inspect.signature(predict).parameters)
+        made = planned(data, model, **arguments, config=config)
+        self.remarks: list[str] = []
+        source = made.source
+        if isinstance(source, FileTable):
+            self.remarks.append(
+                "the files were read by Spark's scan here, so that what the direct road gains at the source is not in the figures"
+            )
+            source = source.to_dataframe()
+        if source.isStreaming:
+            msg = "data is a stream, and a diagnosis reads it again and again: give a table with some of its rows"
+            raise ConfigError(msg)
+        kept = made.plan.keep if made.road != "column" else ()
+        if made.road == "column":
+            self.remarks.append("measured by mapInArrow with the inputs alone, as the column road's kept columns stay in the JVM")
+        kept = tuple(name for name in kept if carried_by_arrow(source.schema[name].dataType))
+        self._plan = replace(made.plan, keep=kept)
+        self._data: DataFrame = source
+        self._session = source.sparkSession
+        self._files = ship(made.plan.model, self._session)
+        self._sample: DataFrame | None = None  # of this arm, a part of the whole one
+        self._whole: DataFrame | None = None
+        self._sampled_rows = 0
+        self._rows = 1
+        self.slots, self.cpus, self._partitions = slots or _slots(self._session), 1, 1
+        self.cores = _cores(self._session)
+        self.apart = True  # the JVM, or another Python worker, reads on while the loop is at work
+        self.job_rows: tuple[int, ...] = ()
+        self.row_bytes = 0.0  # of the pipeline's last arm: what a row weighs on its way
+        self._given = (data, arguments, slots)
+
+    def alike(self, model: Describable, config: InferenceConfig) -> SparkArms:
+        """Give arms over the same rows for another model, or for settings that make it another; no job is run for it."""
+        data, arguments, slots = self._given
+        other = SparkArms(data, model, arguments, config, slots)
+        other._rows, other._partitions, other.job_rows = self._rows, self._partitions, self.job_rows
+        return other
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a chunk, at most, as the session has it."""
+        return int(setting(self._session, MAX_RECORDS) or _LARGEST_CHUNK)
+
+    @property
+    def plan(self) -> PartitionPlan:
+        """What is done."""
+        return self._plan
+
+    def sample(self, rows: int, most_bytes: int, seconds: float) -> int:
+        """Keep the first rows of every partition, persisted; give how many."""
+        self.job_rows = self._partition_rows()
+        partitions = max(1, len(self.job_rows))
+        each = max(1, min(rows // min(partitions, _MOST_PARTITIONS), rows))
+        source = sent(self._data, self._plan)
+        self._rows = each
+        with surrounded(uuid4().hex[:12], _chunk(each)):
+            taken = source.mapInArrow(travelling(_Sampled(each, most_bytes // partitions, seconds).take), source.schema)
+            width = min(self.slots, partitions)
+            needed = dict.fromkeys((*self._plan.keep, *self._plan.columns))
+            self._whole = (taken.coalesce(width) if width < partitions else taken).toDF(*needed).persist()
+            self._sampled_rows = int(self._whole.count())
+        self._partitions = width
+        self._sample = self._whole
+        return self._sampled_rows
+
+    def limit(self, rows: int) -> None:
+        """Let each arm go through about so many rows; a part of the sample is kept by itself, since a task must read all of its own."""
+        assert self._whole is not None  # noqa: S101 - sample() comes first
+        if self._sample is not self._whole and self._sample is not None:
+            self._sample.unpersist()
+        self._rows = max(1, rows // self._partitions)
+        self._sample = self._whole
+        if rows < self._sampled_rows:
+            with surrounded(uuid4().hex[:12], _chunk(self._rows)):
+                columns = [F.col(quoted(name)).alias(f"c{position}") for position, name in enumerate(self._whole.columns)]
+                source = self._whole.select(*columns)
+                part = source.mapInArrow(travelling(_Sampled(self._rows, 0, _LONG).take), source.schema)
+                self._sample = part.toDF(*self._whole.columns).persist()
+                self._sample.count()
+
+    def source(self, seconds: float) -> Arm:
+        """Read by the user's own plan, and nothing else."""
+        each = max(1, self._rows * self._partitions // max(1, len(self.job_rows)))
+        with surrounded(uuid4().hex[:12], _chunk(each)):
+            told = sent(self._data, self._plan).mapInArrow(travelling(_Sampled(each, 0, seconds).read), "told string").collect()
+        pulled = [json.loads(row.told) for row in told]
+        return Arm(
+            rows=max(1, sum(one["rows"] for one in pulled)),
+            seconds=max(1e-9, sum(one["seconds"] for one in pulled)),
+            bytes=sum(one["bytes"] for one in pulled),
+        )
+
+    def identity(self) -> Arm:
+        """Let the sample travel to Python and back."""
+        return self._scored(self._sampled, self._plan, arm="pass")
+
+    def trivial(self, config: InferenceConfig) -> Arm:
+        """Everything but the model, over the sample."""
+        return self._scored(self._sampled, replace(self._plan, config=config, trivial=True))
+
+    def everything(self, config: InferenceConfig) -> Arm:
+        """The pipeline as it is, by the user's own plan."""
+        arm = self._scored(self._data, replace(self._plan, config=config), spread=True)
+        self.row_bytes = arm.bytes / arm.rows
+        return arm
+
+    def whole(self, config: InferenceConfig, partitions: int | None) -> float:
+        """Run all of the job's rows, in its own partitions or in others, and give the seconds."""
+        data = self._data if partitions is None else self._data.repartition(partitions)
+        plan = replace(self._plan, config=config)
+        with surrounded(uuid4().hex[:12], config.max_records_per_batch):
+            task = PartitionTask(plan=plan, files=self._files, call=uuid4().hex[:12], channel=open_channel(self._session, wanted=False))
+            begun = time.perf_counter()
+            by_map(data, task, None).write.format("noop").mode("overwrite").save()
+            return time.perf_counter() - begun
+
+    def synthetic(self, config: InferenceConfig, sizes: Sequence[int], seconds: float) -> list[Called]:
+        """The model alone, in all task slots at once."""
+        plan = replace(self._plan, config=config, keep=())
+        needed = tuple(dict.fromkeys((*self._plan.keep, *self._plan.columns)))
+        alone = _Alone(plan, self._files, needed, tuple(sizes), seconds)
+        with surrounded(uuid4().hex[:12], _chunk(self._rows)):
+            told = sent(self._sampled, self._plan).mapInArrow(travelling(alone.run), "told string").collect()
+        found = [json.loads(row.told) for row in told]
+        self.cpus = max((one.pop("cpus") for one in found), default=1)
+        if not found:
+            msg = "no partition of the sample had a row for the model"
+            raise ConfigError(msg)
+        return [Called(**{**one, "seconds": {int(size): took for size, took in one["seconds"].items()}}) for one in found]
+
+    def close(self) -> None:
+        """Let go of the sample."""
+        for kept in (self._sample, self._whole):
+            if kept is not None:
+                kept.unpersist()
+        self._sample = self._whole = None
+
+    @property
+    def _sampled(self) -> DataFrame:
+        assert self._sample is not None  # noqa: S101 - sample() comes first
+        return self._sample
+
+    def _scored(self, data: DataFrame, plan: PartitionPlan, *, arm: str = "", spread: bool = False) -> Arm:
+        """Run an arm's action, and add up what its partitions report."""
+        each = max(1, self._rows * self._partitions // max(1, len(self.job_rows))) if spread else self._rows
+        ends = spread and each < max(self.job_rows, default=0)  # a task that leaves rows unread costs its Python worker (4.3)
+        call, mark = uuid4().hex[:12], uuid4().hex[:12]
+        with surrounded(mark, plan.config.max_records_per_batch or _chunk(each)):
+            channel = open_channel(self._session, wanted=True)
+            task = PartitionTask(plan=plan, files=self._files, call=call, channel=channel, arm=arm, most_rows=each if ends else None)
+            by_map(data, task, None).write.format("noop").mode("overwrite").save()
+            records = read_worker_logs(self._session).records if is_connect(self._session) else channel.records()
+        mine = [record for record in records if record.call == call and record.rows]
+        if not mine:
+            msg = "no partition of the sample reported: over Spark Connect that takes a server of 4.1 or newer"
+            raise _NothingReportedError(msg)
+        return replace(arm_of(_last_attempts(mine)), chunk_rows=_chunk(each))
+
+    def _partition_rows(self) -> tuple[int, ...]:
+        """Count the rows of each partition; no column is read for it."""
+        number = F.spark_partition_id().alias("partition")
+        counted = self._data.select(number).groupBy("partition").count().collect()
+        return tuple(int(row["count"]) for row in sorted(counted, key=lambda row: row["partition"]))
+
+
+class _NothingReportedError(SparkInferError, RuntimeError):
+    """The arms' figures did not come back."""
+
+
+def _last_attempts(records: Sequence[PartitionMetrics]) -> list[PartitionMetrics]:
+    last: dict[int, PartitionMetrics] = {}
+    for record in sorted(records, key=lambda record: record.task_attempt):
+        last[record.partition] = record
+    return list(last.values())
+
+
+def _chunk(rows: int) -> int:
+    return max(1, min(_LARGEST_CHUNK, rows // _CHUNKS))
+
+
+def _slots(session: Any) -> int:
+    try:
+        return max(1, int(session.sparkContext.defaultParallelism))
+    except Exception:  # noqa: BLE001 - Connect, or a session that hides its context
+        return 1
+
+
+def _cores(session: Any) -> int:
+    """Give the cores of the machine where the workers share it with this process; 0 on a cluster, where they are not known."""
+    return (os.cpu_count() or 0) if is_local(session) else 0
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """The first rows of a partition.
+
+    Attributes:
+        rows: at least; whole chunks come.
+        most_bytes: of a partition's sample; 0 for any number.
+        seconds: to spend.
+    """
+
+    rows: int
+    most_bytes: int
+    seconds: float
+
+    def take(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give them, as a ``mapInArrow`` function."""
+        size = 0
+        for chunk in within(chunks, self.rows, self.seconds):
+            yield chunk
+            size += chunk.nbytes
+            if self.most_bytes and size > self.most_bytes:
+                return
+
+    def read(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Tell what reading them took."""
+        told = json.dumps(asdict(pull(chunks, self.rows, self.seconds)))
+        yield pa.RecordBatch.from_pydict({"told": pa.array([told], pa.string())})
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """The model on a partition's first rows, again and again."""
+
+    plan: PartitionPlan
+    files: tuple[ShippedFile, ...]
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    seconds: float
+
+    def run(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Tell what it took, as a ``mapInArrow`` function."""
+        first = next((chunk for chunk in chunks if chunk.num_rows), None)
+        if first is None:
+            return
+        for _ in chunks:  # a task that leaves rows unread costs the Python worker, and with it the loaded model (4.3)
+            pass
+        data = pa.RecordBatch.from_arrays(first.columns, names=list(self.names)).select(list(self.plan.columns))
+        context = TaskContext.get()
+        cpus = max(1, context.cpus()) if context is not None else 1
+        called = call_model(
+            self.plan,
+            data.slice(0, max(self.sizes)),
+            files=lambda: locate(self.files),
+            sizes=self.sizes,
+            seconds=self.seconds,
+            cpus=cpus,
+            card=card_of(cards_of(context), os.environ.get("CUDA_VISIBLE_DEVICES")) if context is not None else None,
+        )
+        told = json.dumps({**asdict(called), "cpus": cpus})
+        yield pa.RecordBatch.from_pydict({"told": pa.array([told], pa.string())})

@@ -1,0 +1,90 @@
+"""A diagnosis on Spark: the arms run in the workers, by the user's own plan and on a sample, and write nowhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+import sparkinfer as si
+from sparkinfer.cli import main
+from sparkinfer.spark.arms import SparkArms
+
+if TYPE_CHECKING:
+    import numpy as np
+    from pyspark.sql import SparkSession
+
+
+def load():
+    def predict(x: np.ndarray) -> np.ndarray:
+        time.sleep(0.01)
+        return 2 * x
+
+    return predict
+
+
+def test_each_arm_reports_its_own_rows(spark: SparkSession) -> None:
+    """Source, transport, everything but the model, the model alone and everything; the sample is let go of, settings are as they were."""
+    rows = spark.range(0, 400, 1, 2).selectExpr("cast(id as double) as x", "cast(id as string) as name")
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    arguments = {"inputs": "x", "outputs": "y double", "road": "map"}
+    config = si.InferenceConfig(batch_size=50)
+    arms = SparkArms(rows, si.PythonModel(load), arguments, config, None)
+    assert arms.sample(400, 10**8, 30) == 400
+    assert arms.job_rows == (200, 200)
+    assert arms.slots == 2
+    assert arms.source(30).rows == arms.identity().rows == arms.trivial(config).rows == arms.everything(config).rows == 400
+    arms.limit(200)
+    assert 200 <= arms.trivial(config).rows < 300
+    (called, *_) = arms.synthetic(config, (50, 100), 0.1)
+    assert set(called.seconds) == {50, 100}
+    assert called.seconds[50] >= 0.01
+    arms.close()
+    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == before
+    assert not rows.is_cached
+
+
+def test_a_job_file_is_diagnosed_and_its_sink_left_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command prints the parts and the advice; nothing lies where the job would write."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scoring.py").write_text("def load():\n    return lambda x: 2 * x\n", encoding="utf-8")
+    spark.range(100).selectExpr("cast(id as double) as x").write.parquet(str(tmp_path / "in"))
+    job = {
+        "version": 1,
+        "source": {"path": str(tmp_path / "in")},
+        "model": {"python": {"load": "scoring:load"}},
+        "predict": {"inputs": "x", "outputs": "y double"},
+        "sink": {"path": str(tmp_path / "out")},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
+    assert main(["diagnose", "job.yaml", "--seconds", "1", "--rows", "100"]) == 0
+    told = capsys.readouterr().out
+    assert "everything but the model" in told
+    assert "num_workers=" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_partition_is_stepped_through_from_its_row_of_the_table(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows come to the driver, in the task's order and types; there the debugger stops at one of them."""
+    rows = spark.range(0, 12, 1, 3).selectExpr("id", "cast(id as double) as x", "array(id) as `a b`").where("id < 8")
+    arguments = {"inputs": "x", "outputs": "y double", "batch_size": 2}
+    with si.inference_run(mlflow=False) as run:
+        si.predict(rows, si.PythonModel(load), **arguments).collect()
+    number = run.partitions.sort_values("rows")["partition"].iloc[-1]
+    assert number in {0, 1}
+    table = si.partition_of(rows, 1)
+    assert table.to_pydict() == {"id": [4, 5, 6, 7], "x": [4.0, 5.0, 6.0, 7.0], "a b": [[4], [5], [6], [7]]}
+    assert si.partition_of(rows, 2, columns=["x"]).num_rows == 0
+    with pytest.raises(si.ConfigError, match="partition is 3"):
+        si.partition_of(rows, 3)
+    stopped: list[list[float]] = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: stopped.append(sys._getframe(1).f_locals["inputs"].arrays["x"].tolist()))
+    scored = si.predict_local(table, si.PythonModel(load), stop_at=("predict", 3), **arguments)
+    assert stopped == [[6.0, 7.0]]
+    assert scored["y"].to_pylist() == [8.0, 10.0, 12.0, 14.0]
