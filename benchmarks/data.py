@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import shutil
@@ -47,12 +48,17 @@ def wide(rows: int, columns: int, texts: int) -> Path:
 
 def _made(name: str, write: Callable[[Path], None]) -> Path:
     folder = DATA / name
-    if not folder.exists():
-        unfinished = DATA / f"{name}.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        write(unfinished)
-        unfinished.rename(folder)
+    if folder.exists():
+        return folder
+    DATA.mkdir(parents=True, exist_ok=True)
+    with (DATA / f"{name}.lock").open("w") as lock:  # contestants set themselves up side by side
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = DATA / f"{name}.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            write(unfinished)
+            unfinished.rename(folder)
     return folder
 
 

@@ -1,7 +1,8 @@
 """Run a work: every contestant in a process of its own, checked, warmed up, then timed in interleaved rounds.
 
 ``python -m benchmarks.run w1 [--scale quick] [--rounds 5] [--only a,b] [--fresh]``. Each finished round is kept at once in
-``benchmarks/results/raw``; a run that was stopped goes on where it was, and ``--fresh`` begins anew. A last round, not timed, watches memory.
+``benchmarks/results/raw``; a run that was stopped goes on where it was, and ``--fresh`` begins anew. A last round, not timed, watches memory; the quick
+form leaves it out.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Process:
     """A contestant's process, seen from here."""
 
     def __init__(self, work: Work, contestant: Contestant, scale: str) -> None:
-        """Start it, and wait until it is set up."""
+        """Start it."""
         self.contestant = contestant
         self._child = subprocess.Popen(  # noqa: S603 - this package, by this interpreter
             [sys.executable, "-m", "benchmarks.child", work.name, contestant.name, scale],
@@ -42,6 +43,9 @@ class Process:
             text=True,
         )
         self.root = psutil.Process(self._child.pid)
+
+    def wait(self) -> None:
+        """Wait until it is set up."""
         self._answer()
 
     def ask(self, word: str) -> dict[str, Any]:
@@ -87,11 +91,12 @@ def run(work: Work, scale: str, *, rounds: int, only: list[str], fresh: bool) ->
     missing = {one.name: _missing(one, done, rounds) for one in taking_part}
     waiting = [one for one in taking_part if missing[one.name]]
     with ExitStack() as open_processes, kept.open("a") as journal:
-        processes: list[Process] = []
-        for contestant in waiting:
-            process = Process(work, contestant, scale)
+        processes = [Process(work, contestant, scale) for contestant in waiting]  # they set themselves up side by side
+        for process in processes:
             open_processes.callback(process.close)
-            processes.append(process)
+        for process in processes:
+            contestant = process.contestant
+            process.wait()
             checked = process.ask("check")["checked"]
             _note(journal, contestant=contestant.name, checked=checked)
             process.ask("run")  # warm-up
@@ -103,7 +108,7 @@ def run(work: Work, scale: str, *, rounds: int, only: list[str], fresh: bool) ->
                 if number in missing[process.contestant.name]:
                     _note(journal, contestant=process.contestant.name, round=number, **_timed(process))
         for process in processes:
-            if "memory" in missing[process.contestant.name]:
+            if "memory" in missing[process.contestant.name] and scale != "quick":
                 with watching_memory(process.root) as peaks:
                     process.ask("run")
                 _note(journal, contestant=process.contestant.name, memory=dict(peaks))

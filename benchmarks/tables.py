@@ -9,6 +9,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def judge(reach: Reach, contestants: Mapping[str, Any]) -> dict[str, Any]:
         "ratio": ratio,
         "interval": _interval(pairs),
         "met": ratio <= reach.bound if reach.below else ratio >= reach.bound,
+        "floor": judge(replace(reach, ours=reach.floor, floor=None), contestants) if reach.floor in contestants else None,
     }
 
 
@@ -146,9 +148,16 @@ def _markdown(results: Mapping[str, Any]) -> str:
         interval = "" if one["interval"] is None else f"{one['interval'][0]:.2f} to {one['interval'][1]:.2f}"
         bound = f"{'at most' if one['below'] else 'at least'} {one['bound']:g}"
         lines.append(
-            f"| {names[0]} / {names[1]} | {one['figure'].replace('_', ' ')} | {one['ratio']:.2f} | {interval} | {bound} | {'met' if one['met'] else 'not met'} |"
+            f"| {names[0]} / {names[1]} | {one['figure'].replace('_', ' ')} | {one['ratio']:.2f} | {interval} | {bound} | {_said(one, results)} |"
         )
     return "\n".join([*lines, *(f"\n{note}" for note in results["notes"])]) + "\n"
+
+
+def _said(one: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    """Say whether a reach is met; and of one that is not, what the floor is."""
+    if one["met"] or not one.get("floor"):
+        return "met" if one["met"] else "not met"
+    return f"not met; {results['contestants'][one['floor']['ours']]['label']}: {one['floor']['ratio']:.2f}"
 
 
 def _number(value: float) -> str:

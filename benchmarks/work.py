@@ -65,6 +65,7 @@ class Reach:
         below: the bound is an upper one.
         scale: where it is measured.
         less: two more contestants, whose figures are taken from those of ours and of the other before they are compared.
+        floor: a contestant that does only what none can leave out: its ratio to the other is the most that the bound could be.
     """
 
     ours: str
@@ -74,10 +75,11 @@ class Reach:
     below: bool = False
     scale: str = "full"
     less: tuple[str, str] | None = None
+    floor: str | None = None
 
     @property
     def names(self) -> set[str]:
-        """The contestants that are compared."""
+        """The contestants that are compared; the floor may be missing."""
         return {self.ours, self.of, *(self.less or ())}
 
 

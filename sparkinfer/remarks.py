@@ -31,6 +31,7 @@ class Remarked(Protocol):
     measured: bool
     label: str | None
     calls_before: int
+    inner: list[str]
 
     @property
     def over_connect(self) -> bool:
@@ -51,6 +52,7 @@ def remarks_of(run: Remarked, executions: list[Execution], actions: tuple[Action
     return (
         *forgotten,
         *_of_actions(actions, run.session, measured=run.measured, all_known=not forgotten),
+        *_of_inner(run, executions),
         *_of_repeats([execution for execution in executions if execution.execution in complete]),
         *_of_streams(executions, run.session),
         *_of_memory(executions),
@@ -87,6 +89,15 @@ def _of_actions(actions: tuple[Action, ...], session: Any, *, measured: bool, al
     if not actions and session is not None and import_module("sparkinfer.spark.session").hides_context(session):
         remarks.append("not measured: this session does not give its SparkContext, by whose accumulators the partitions' figures come back")
     return tuple(remarks)
+
+
+def _of_inner(run: Remarked, executions: list[Execution]) -> tuple[str, ...]:
+    """Say where the figures are of what ran inside another run inside this one."""
+    if not run.inner or executions:
+        return ()
+    return (
+        f"what ran inside the run {', '.join(map(repr, run.inner))}, which was opened inside this one, is in the figures of that one only",
+    )
 
 
 def _of_memory(executions: list[Execution]) -> tuple[str, ...]:

@@ -12,13 +12,14 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from functools import lru_cache
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from functools import lru_cache, wraps
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 from uuid import uuid4
 
 from sparkinfer.actions import actions_of
@@ -29,6 +30,8 @@ from sparkinfer.profiles import ProfilePlan
 from sparkinfer.remarks import remarks_of
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     import pandas as pd
 
     from sparkinfer.actions import Action
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
     from sparkinfer.spark.channels import Logged
 
 __all__ = ["InferenceRun", "environment_of", "inference_run", "last_run"]
+
+_P = ParamSpec("_P")
+_innermost: ContextVar[InferenceRun | None] = ContextVar("sparkinfer_run", default=None)
 
 _PACKAGES = ("pyspark", "torch", "tensorflow", "onnxruntime", "openvino", "pyarrow", "numpy", "pandas", "mlflow")
 
@@ -75,6 +81,7 @@ class InferenceRun:
         self.session: Any = None
         self.before: frozenset[tuple[str, int, float]] = frozenset()  # over Connect: what was logged before this run
         self.calls_before = 0
+        self.inner: list[str] = []  # the names of runs that were opened inside this one
         self._last_before = -1
         self._frozen: RunMetrics | None = None
         self._actions: tuple[Action, ...] = ()
@@ -257,7 +264,35 @@ def last_run() -> InferenceRun | None:
     return _last
 
 
-@contextmanager
+class _Block(AbstractContextManager["InferenceRun"]):
+    """What is to be entered by ``with``: who takes it for the run itself is told so."""
+
+    def __init__(self, surroundings: AbstractContextManager[InferenceRun]) -> None:
+        self._surroundings = surroundings
+
+    def __enter__(self) -> InferenceRun:
+        return self._surroundings.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        return self._surroundings.__exit__(kind, error, trace)
+
+    def __getattr__(self, name: str) -> Any:
+        msg = f"a run surrounds its actions: with si.inference_run(...) as run: ..., and then run.{name}"
+        raise AttributeError(msg)
+
+
+def _block(surround: Callable[_P, Iterator[InferenceRun]]) -> Callable[_P, _Block]:
+    """Do as ``contextmanager`` does, and give a ``_Block``."""
+    made = contextmanager(surround)
+
+    @wraps(surround)
+    def block(*args: _P.args, **kwargs: _P.kwargs) -> _Block:
+        return _Block(made(*args, **kwargs))
+
+    return block
+
+
+@_block
 def inference_run(
     name: str | None = None,
     *,
@@ -302,7 +337,11 @@ def inference_run(
     _check_label(label)
     watched = _plan_of(profile)
     run = InferenceRun(name, max_records_per_batch=max_records_per_batch, measured=metrics, label=label, logged=mlflow)
+    outer = _innermost.get()
+    if outer is not None:
+        outer.inner.append(name or run.id)
     with ExitStack() as changed:
+        changed.callback(_innermost.reset, _innermost.set(run))
         spark = import_module("sparkinfer.spark.runs")  # brings pyspark, which a run is about
         session = changed.enter_context(spark.surrounded(run.id, max_records_per_batch, label, watched))
         run._enter(session)  # noqa: SLF001 - the two are one

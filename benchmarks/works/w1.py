@@ -295,9 +295,9 @@ WORK = Work(
     scales={"quick": {"rows": 100_000}, "full": {"rows": 400_000}, "large": {"rows": 4_000_000}},
     contestants=(
         Contestant(name="bare", label="bare loop, one process a core, no engine", make=bare, scales=_FLOORS),
-        Contestant(name="transport", label="Spark's transport alone", make=on_spark(transport, value=None), scales=_FLOORS),
+        Contestant(name="transport", label="Spark's transport alone", make=on_spark(transport, value=None), scales=("full", "large")),
         Contestant(name="map_in_arrow", label="hand-written mapInArrow, zero-copy", make=on_spark(map_in_arrow), scales=_FLOORS),
-        Contestant(name="pandas_udf", label="hand-written iterator pandas UDF", make=on_spark(pandas_udf), scales=("quick", "full")),
+        Contestant(name="pandas_udf", label="hand-written iterator pandas UDF", make=on_spark(pandas_udf), scales=("full",)),
         Contestant(
             name="guide_udf", label="the guides' pandas UDF, a DataLoader per Arrow batch", make=on_spark(guide_udf), scales=("full",)
         ),
@@ -311,8 +311,8 @@ WORK = Work(
         Contestant(name="ours_direct", label="sparkinfer, direct road", make=on_spark(ours_direct), scales=_FLOORS),
     ),
     reaches=(
-        Reach(ours="ours_map", of="predict_batch_udf", bound=2.5),
-        Reach(ours="ours_map", of="pandas_udf", bound=1.5),
+        Reach(ours="ours_map", of="predict_batch_udf", bound=2.5, floor="transport"),
+        Reach(ours="ours_map", of="pandas_udf", bound=1.5, floor="transport"),
         Reach(ours="ours_map", of="map_in_arrow", bound=0.95),
         Reach(ours="ours_direct", of="predict_batch_udf", bound=2.5),
         Reach(ours="ours_direct", of="map_in_arrow", bound=1.0),

@@ -97,14 +97,14 @@ WORK = Work(
     name="w4",
     title="a simulated accelerator beside preparing of equal cost",
     unit="rows",
-    scales={"quick": {"rows": 64 * 400}, "full": {"rows": 64 * 1000}},
+    scales={"quick": {"rows": 64 * 400}, "full": {"rows": 64 * 1000}, "wake": {"rows": 64 * 20}},
     contestants=(
         Contestant(name="prepare_only", label="preparing alone (hand-written)", make=on_spark(_by_hand(prepare), value=None)),
-        Contestant(name="predict_only", label="the model alone (hand-written)", make=on_spark(_by_hand(predict))),
+        Contestant(name="predict_only", label="the model alone (hand-written)", make=on_spark(_by_hand(predict)), scales=("full",)),
         Contestant(name="map_in_arrow", label="hand-written mapInArrow, in turn", make=on_spark(_by_hand(prepare, predict))),
-        Contestant(name="predict_batch_udf", label="predict_batch_udf", make=on_spark(predict_batch_udf)),
+        Contestant(name="predict_batch_udf", label="predict_batch_udf", make=on_spark(predict_batch_udf), scales=("full",)),
         Contestant(name="ours", label="sparkinfer, read-ahead thread", make=on_spark(_ours(0))),
-        Contestant(name="ours_loader", label="sparkinfer, one loader process a task", make=on_spark(_ours(1))),
+        Contestant(name="ours_loader", label="sparkinfer, one loader process a task", make=on_spark(_ours(1)), scales=("full",)),
     ),
     reaches=tuple(
         Reach(ours="ours", of=of, bound=bound, scale=scale)

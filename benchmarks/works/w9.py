@@ -43,6 +43,7 @@ WORK = Work(
             name=f"ours_{way}_{what}",
             label=f"{label}, {'id and prediction' if what == 'narrow' else 'all columns'}",
             make=on_spark(_ours(way, narrow=what == "narrow")),
+            scales=("full",) if (way, what) == ("map", "narrow") else (),
         )
         for what in ("narrow", "all")
         for way, label in _WAYS.items()

@@ -175,6 +175,20 @@ def test_two_runs_do_not_see_each_other(spark):
     assert {action.execution for action in first.actions}.isdisjoint({action.execution for action in second.actions})
 
 
+def test_what_ran_in_an_inner_run_is_that_ones(spark):
+    """The outer one has no figures of it, and says where they are; one that has an action of its own says nothing."""
+    scored = si.predict(spark.range(40).repartition(2), si.PythonModel(load_double), inputs="id", outputs="y long")
+    with si.inference_run("outer") as outer, si.inference_run("inner") as inner:
+        scored.collect()
+    assert (len(inner.actions), inner.remarks) == (1, ())
+    assert (len(outer.actions), [text for text in outer.remarks if "'inner'" in text]) == (0, list(outer.remarks))
+    with si.inference_run("outer") as outer:
+        scored.collect()
+        with si.inference_run("inner"):
+            scored.collect()
+    assert (len(outer.actions), outer.remarks) == (1, ())
+
+
 def test_an_empty_partition_reports_finite_figures(spark):
     """3 rows over 8 partitions, and no rows at all: every figure is finite, and nothing was loaded for the empty ones (C02)."""
     scored = si.predict(spark.range(3).repartition(8), si.PythonModel(load_double), inputs="id", outputs="y long")

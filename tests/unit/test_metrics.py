@@ -26,6 +26,7 @@ from sparkinfer.metrics import (
     summarise,
 )
 from sparkinfer.profiles import PartitionProfile
+from sparkinfer.run import inference_run
 
 durations = st.floats(1e-9, 1e6)
 
@@ -430,6 +431,12 @@ def test_no_figure_is_ever_nan_or_infinite(partitions: list[PartitionMetrics]) -
     figures = summarise(partitions)
     assert all(map(math.isfinite, figures.values()))
     assert figures["inference/rows_total"] == sum(one.rows for one in partitions)
+
+
+def test_a_run_that_was_not_entered_says_so() -> None:
+    """``run = inference_run()`` without ``with`` is told how it is meant, whatever is asked of it."""
+    with pytest.raises(AttributeError, match=r"with si\.inference_run\(\.\.\.\) as run: \.\.\., and then run\.summary"):
+        inference_run("forgotten").summary  # noqa: B018 - the asking is what is tested
 
 
 def test_a_runs_figures_are_its_first_executions() -> None:
