@@ -91,6 +91,8 @@ _Changes = Annotated[
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a key of the job file, such as config.batch_size=32."),
 ]
 
+_Partitions = Annotated[int, typer.Option(help="Partitions to look at, the first ones.", min=1)]
+
 
 @_app.command()
 def diagnose(
@@ -128,6 +130,58 @@ def tune(
         seconds=seconds,
         allow=tuple(allow or ()),
         write=write and write.expanduser(),
+    )
+
+
+@_app.command()
+def profile(
+    job: _Job,
+    changes: _Changes = None,
+    partitions: _Partitions = 2,
+    take: Annotated[int, typer.Option(help="Model calls to watch in each, after one that warms up.", min=1)] = 3,
+    report: Annotated[Optional[Path], typer.Option(help="Write the page here.", show_default=False)] = None,
+    trace: Annotated[Optional[Path], typer.Option(help="Write one trace of the run here; Perfetto opens it.", show_default=False)] = None,
+    tensorboard: Annotated[
+        Optional[Path], typer.Option(help="Lay the profiler's own traces out for TensorBoard in this folder.", show_default=False)
+    ] = None,
+) -> None:
+    """Say which operators of a job's model take the time, by its framework's own profiler; nothing is written to its sink."""
+    from sparkinfer.cli.measure import profile_job  # noqa: PLC0415 - pydantic and the library's core
+
+    profile_job(
+        job.expanduser(),
+        changes=tuple(changes or ()),
+        partitions=partitions,
+        take=take,
+        report=report and report.expanduser(),
+        trace=trace and trace.expanduser(),
+        tensorboard=tensorboard and tensorboard.expanduser(),
+    )
+
+
+@_app.command()
+def inspect(
+    job: _Job,
+    changes: _Changes = None,
+    partitions: _Partitions = 2,
+    batches: Annotated[int, typer.Option(help="Batches of each of them.", min=1)] = 8,
+    report: Annotated[Optional[Path], typer.Option(help="Write the page here.", show_default=False)] = None,
+    baseline: Annotated[
+        Optional[Path], typer.Option(help="An earlier look: what is distributed otherwise now is drift.", show_default=False)
+    ] = None,
+    save_baseline: Annotated[Optional[Path], typer.Option(help="Keep this look as a baseline here.", show_default=False)] = None,
+) -> None:
+    """Look at each layer of a job's model: values, zeros, NaN, dead units, drift; nothing is written to its sink."""
+    from sparkinfer.cli.measure import inspect_job  # noqa: PLC0415 - pydantic and the library's core
+
+    inspect_job(
+        job.expanduser(),
+        changes=tuple(changes or ()),
+        partitions=partitions,
+        batches=batches,
+        report=report and report.expanduser(),
+        baseline=baseline and baseline.expanduser(),
+        save_baseline=save_baseline and save_baseline.expanduser(),
     )
 
 

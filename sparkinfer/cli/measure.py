@@ -1,4 +1,4 @@
-"""``sparkinfer diagnose`` and ``sparkinfer tune``: a job's source, model and settings, measured on a sample.
+"""``sparkinfer diagnose``, ``tune``, ``profile`` and ``inspect``: a job's source, model and settings, measured on a sample.
 
 Runs on: driver.
 
@@ -19,9 +19,11 @@ from sparkinfer.exceptions import ConfigError
 
 if TYPE_CHECKING:
     from sparkinfer.analysis.diagnosis import Diagnosis
+    from sparkinfer.analysis.inspection import ModelInspection
     from sparkinfer.analysis.tuning import Tuning
+    from sparkinfer.reporting.profile import Profile
 
-__all__ = ["diagnose_job", "tune_job"]
+__all__ = ["diagnose_job", "inspect_job", "profile_job", "tune_job"]
 
 
 def diagnose_job(
@@ -83,6 +85,86 @@ def tune_job(
                 next(iter(job["model"].values()))["optimize"] = found.optimize
             write.write_text(yaml.safe_dump(job, sort_keys=False, allow_unicode=True), encoding="utf-8")
             opened.say(f"job -> {write}")
+        return found
+
+
+def profile_job(
+    path: Path,
+    *,
+    changes: tuple[str, ...],
+    partitions: int,
+    take: int,
+    report: Path | None = None,
+    trace: Path | None = None,
+    tensorboard: Path | None = None,
+    say: Callable[[str], None] = print,
+) -> Profile:
+    """Profile the model of a file's job.
+
+    Args:
+        path: the job file.
+        changes: ``key.path=value`` texts, laid over it.
+        partitions: that are watched, the first ones.
+        take: model calls that are watched in each, after one that warms up.
+        report: where the page goes.
+        trace: where the run's trace goes, with the operators.
+        tensorboard: a folder for the profilers' own traces.
+        say: takes each line for people.
+
+    Raises:
+        ConfigError, SchemaError: the file, or what it names, is wrong; or a folder for TensorBoard was asked for and no trace came back.
+        JobFailedError: the rows could not be read or scored.
+    """
+    with opened_job(path, changes, trace=False, say=say) as opened, opened.rows() as data:
+        with told("predict", opened.document):
+            found = sparkinfer.profile(data, opened.model, partitions=partitions, take=take, batches=take + 2, **_arguments(opened))
+        opened.say(str(found))
+        for told_as, target, save in (
+            ("report", report, found.save_report),
+            ("trace", trace, found.save_trace),
+            ("TensorBoard", tensorboard, found.save_tensorboard),
+        ):
+            if target is not None:
+                opened.say(f"{told_as} -> {save(target)}")
+        return found
+
+
+def inspect_job(
+    path: Path,
+    *,
+    changes: tuple[str, ...],
+    partitions: int,
+    batches: int,
+    report: Path | None = None,
+    baseline: Path | None = None,
+    save_baseline: Path | None = None,
+    say: Callable[[str], None] = print,
+) -> ModelInspection:
+    """Look inside the model of a file's job.
+
+    Args:
+        path: the job file.
+        changes: ``key.path=value`` texts, laid over it.
+        partitions: that are looked at, the first ones.
+        batches: of each of them.
+        report: where the page goes.
+        baseline: what ``save_baseline`` wrote of an earlier look, for drift.
+        save_baseline: where this look is kept as such.
+        say: takes each line for people.
+
+    Raises:
+        ConfigError, SchemaError: the file, or what it names, is wrong, or the baseline cannot be read.
+        JobFailedError: the rows could not be read or scored.
+    """
+    with opened_job(path, changes, trace=False, say=say) as opened, opened.rows() as data:
+        with told("predict", opened.document):
+            found = sparkinfer.inspect_model(
+                data, opened.model, partitions=partitions, batches=batches, baseline=baseline, **_arguments(opened)
+            )
+        opened.say(str(found))
+        for told_as, target, save in (("report", report, found.save_report), ("baseline", save_baseline, found.save_baseline)):
+            if target is not None:
+                opened.say(f"{told_as} -> {save(target)}")
         return found
 
 

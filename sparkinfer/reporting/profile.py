@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sparkinfer.engine.places import locate_url
 from sparkinfer.exceptions import ConfigError
 from sparkinfer.profiles import Operator, PartitionProfile, merge_operators, merge_stacks
+from sparkinfer.reporting.words import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from sparkinfer.metrics import PartitionMetrics, RunMetrics
 
 __all__ = ["CallProfile", "Profile"]
+
+_PRINTED = 12  # operators of a model, in a terminal
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,19 @@ class Profile:
         """Say what was watched."""
         told = ", ".join(f"{call.profiler}: {call.batches} batches of {len(call.records)} partitions" for call in self.calls)
         return f"Profile({told or 'nothing was watched'})"
+
+    def __str__(self) -> str:
+        """Say what was watched, which operators took longest, and what there is to know of memory."""
+        lines = [repr(self)]
+        for call in self.calls:
+            whole = sum(row.self_us for row in call.operators) or 1.0
+            lines += [
+                f"{row.self_us / whole:6.1%}  {row.self_us / 1000:10.1f} ms  {row.calls:8,} x  {plain(row.name, 80)} {plain(row.shapes, 60)}".rstrip()
+                for row in call.operators[:_PRINTED]
+            ]
+        if self.memory is not None:
+            lines.append(f"memory: {self.memory}")
+        return "\n".join([*lines, *self.remarks])
 
     def _repr_html_(self) -> str:
         """Show the slowest operators at the end of a notebook's cell."""

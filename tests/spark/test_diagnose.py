@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import sys
 import time
 from pathlib import Path
@@ -48,10 +50,10 @@ def test_each_arm_reports_its_own_rows(spark: SparkSession) -> None:
     assert not rows.is_cached
 
 
-def test_a_job_file_is_diagnosed_and_its_sink_left_alone(
+def test_a_job_file_is_measured_and_its_sink_left_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command prints the parts and the advice; nothing lies where the job would write."""
+    """The commands print what they saw and write the pages that are asked for; nothing lies where the job would write."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scoring.py").write_text("def load():\n    return lambda x: 2 * x\n", encoding="utf-8")
     spark.range(100).selectExpr("cast(id as double) as x").write.parquet(str(tmp_path / "in"))
@@ -67,6 +69,20 @@ def test_a_job_file_is_diagnosed_and_its_sink_left_alone(
     told = capsys.readouterr().out
     assert "everything but the model" in told
     assert "num_workers=" in told
+    assert not (tmp_path / "out").exists()
+    assert main(["profile", "job.yaml", "--set", "config.batch_size=8", "--report", "profile.html", "--trace", "run.trace.json.gz"]) == 0
+    told = capsys.readouterr().out
+    assert "Profile(python: 6 batches of 2 partitions)\n" in told
+    assert "report -> profile.html" in told
+    assert "cProfile" in (tmp_path / "profile.html").read_text(encoding="utf-8")
+    assert json.loads(gzip.decompress((tmp_path / "run.trace.json.gz").read_bytes()))["traceEvents"]
+    assert main(["inspect", "job.yaml", "--save-baseline", "then.json"]) == 0
+    assert main(["inspect", "job.yaml", "--baseline", "then.json", "--report", "inside.html"]) == 0
+    told = capsys.readouterr().out
+    assert "baseline -> then.json" in told
+    assert "report -> inside.html" in told
+    assert main(["inspect", "job.yaml", "--baseline", "nowhere.json"]) == 2
+    assert "nowhere.json" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
