@@ -55,7 +55,7 @@ class FileSource:
         Raises:
             ConfigError, ReadError, SchemaError: what ``predict`` raises for these files.
         """
-        from sparkinfer.spark.scan import open_source  # noqa: PLC0415 - it takes this class
+        from sparkinfer.spark.sources import open_source  # noqa: PLC0415 - it takes this class
 
         return open_source(self, session).to_dataframe()
 

@@ -19,13 +19,14 @@ from sparkinfer.engine.reading import shown
 from sparkinfer.exceptions import ConfigError
 from sparkinfer.spark.files import FileSource
 from sparkinfer.spark.partition_folders import below_host, folders_below, unbraced
-from sparkinfer.spark.scan import FileTable, table_of
 from sparkinfer.spark.session import is_connect
+from sparkinfer.spark.sources import table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from sparkinfer.engine.reading import FileFormat
+    from sparkinfer.spark.scan import FileTable
 
 __all__ = ["files_of"]
 

@@ -28,11 +28,12 @@ from sparkinfer.spark.files import is_source, source_of
 from sparkinfer.spark.first_rows import first_rows
 from sparkinfer.spark.plain_scan import files_of
 from sparkinfer.spark.repeats import RepeatWatch
-from sparkinfer.spark.scan import FileTable, check_carried, open_source
+from sparkinfer.spark.scan import FileTable, check_carried
 from sparkinfer.spark.session import SPARK_VERSION, has_cards, setting_is_on
 from sparkinfer.spark.settings import check_max_records
 from sparkinfer.spark.sharing import check_sharing
 from sparkinfer.spark.ship import ship
+from sparkinfer.spark.sources import open_source
 from sparkinfer.spark.types import carried_by_arrow, is_vector, to_arrow, to_spark, width
 from sparkinfer.spark.udf import PredictColumn, quoted
 from sparkinfer.spark.worker import PartitionTask

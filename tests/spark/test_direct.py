@@ -18,7 +18,7 @@ import pytest
 
 import sparkinfer as si
 from sparkinfer.pickling import loads
-from sparkinfer.spark.scan import open_source
+from sparkinfer.spark.sources import open_source
 from tests.spark.kit import model
 
 if TYPE_CHECKING:
