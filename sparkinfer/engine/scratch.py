@@ -37,7 +37,9 @@ def keep_scratch() -> None:
         folder = Path(util.get_temp_dir())
         if str(folder) in _locks:
             return
-        _locks[str(folder)] = _locked(folder / _LOCK, os.O_CREAT)
+        unseen = folder / f"{_LOCK}.{os.getpid()}"
+        _locks[str(folder)] = _locked(unseen, os.O_CREAT)
+        unseen.rename(folder / _LOCK)  # who looks for folders that were left sees the file no sooner than it is locked
         for other in folder.parent.glob(f"pymp-*/{_LOCK}"):
             if other.parent != folder:
                 _remove_if_left(other)

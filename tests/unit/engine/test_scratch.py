@@ -19,11 +19,25 @@ sys.stdin.readline()
 """
 
 
-def owner(folder: Path, end: str) -> subprocess.Popen[str]:
+SLOW_TO_LOCK = """
+import fcntl, sys
+lock = fcntl.flock
+
+def slow(*said):
+    fcntl.flock = lock
+    print("about to lock", flush=True)
+    sys.stdin.readline()
+    lock(*said)
+
+fcntl.flock = slow
+"""
+
+
+def owner(folder: Path, end: str, before: str = "") -> subprocess.Popen[str]:
     """Start a process that has a folder, and ends when it is told to."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", SCRIPT.format(end=end)], env=environment, stdin=pipe, stdout=pipe, text=True)
+    return subprocess.Popen([sys.executable, "-c", before + SCRIPT.format(end=end)], env=environment, stdin=pipe, stdout=pipe, text=True)
 
 
 def folder_of(process: subprocess.Popen[str]) -> Path:
@@ -44,3 +58,24 @@ def test_a_folder_lives_as_long_as_its_owner_and_until_the_next_one(tmp_path: Pa
             following.communicate("go\n", timeout=60)
         living.communicate("go\n", timeout=60)
     assert list(tmp_path.iterdir()) == [tmp_path / "pymp-others"]
+
+
+def test_a_folder_is_not_taken_from_an_owner_that_is_about_to_lock_it(tmp_path: Path) -> None:
+    """Another process looks between the making of the file and its lock, as two workers that start at once do: the folder stays."""
+    with owner(tmp_path, "", SLOW_TO_LOCK) as slow:
+        assert slow.stdout is not None
+        assert slow.stdin is not None
+        assert slow.stdout.readline().strip() == "about to lock"
+        with owner(tmp_path, "os._exit(1)") as other:
+            folder_of(other)
+            other.communicate("go\n", timeout=60)
+        slow.stdin.write("go\n")
+        slow.stdin.flush()
+        kept = folder_of(slow)
+        assert kept.is_dir()
+        with owner(tmp_path, "") as following:
+            folder_of(following)
+            following.communicate("go\n", timeout=60)
+        assert list(tmp_path.iterdir()) == [kept]
+        slow.communicate("go\n", timeout=60)
+    assert list(tmp_path.iterdir()) == []
