@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,24 @@ class Functions:
             raise ConfigError(msg)
         function: Callable[..., Any] = found
         return function
+
+    def check(self, names: Mapping[str, str]) -> None:
+        """Find several by key, so that all that are wrong are told at once.
+
+        Raises:
+            ConfigError: tells each of them.
+        """
+        wrong = []
+        for key, name in names.items():
+            try:
+                self.find(name, key)
+            except ConfigError as error:
+                wrong.append(error)
+        if len(wrong) == 1:
+            raise wrong[0]
+        if wrong:
+            msg = f"{len(wrong)} functions of the job file cannot be found:\n" + "\n".join(map(str, wrong))
+            raise ConfigError(msg)
 
     def _module(self, module_name: str, name: str, key: str) -> types.ModuleType:
         try:

@@ -121,6 +121,7 @@ def opened_job(path: Path, changes: tuple[str, ...], *, trace: bool, say: Callab
     document = read_job(path, changes)
     job = parse_job(document)
     with _without_secrets(document, trace=trace), functions_beside(path) as functions:
+        functions.check(_named_functions(job))
         yield OpenedJob(
             document,
             job,
@@ -183,6 +184,13 @@ def _check_names(job: Job, given: Sequence[str], kept: Sequence[str]) -> None:
 
 
 # --- from the file to the library's own values ---------------------------------------------------------------------------
+
+
+def _named_functions(job: Job) -> dict[str, str]:
+    """Give every function's name by its key."""
+    kind, section = next((name, value) for name, value in job.model.given().items() if value is not None)
+    places = [(f"model.{kind}", section.given(), ("load", "factory")), ("predict", job.predict.given(), _FUNCTIONS)]
+    return {f"{place}.{name}": given[name] for place, given, names in places for name in names if given.get(name) is not None}
 
 
 def _model(job: Job, functions: Functions) -> Any:
