@@ -224,14 +224,20 @@ def _warm_up(arms: Arms, config: InferenceConfig, sampled: int, sizes: Sequence[
 
 
 def _rows_of_an_arm(arms: Arms, config: InferenceConfig, sampled: int, until: float) -> tuple[int, float]:
-    """Choose how many rows an arm goes through, and give the seconds that it then takes: by a look at a few batches of them."""
+    """Choose how many rows an arm goes through, and give the seconds that its loop then takes: by a look at a few batches of them.
+
+    What an action takes beside the loop (its start, on Spark Python workers that are lost) is not the rows': the loop gets the rest of an arm's time, and
+    half as long as that at least.
+    """
     few = min(sampled, 3 * config.batch_rows * arms.slots)
     arms.limit(few)
     begun = time.perf_counter()
-    arms.everything(config)
-    each = (time.perf_counter() - begun) / few
+    arm = arms.everything(config)
+    took = time.perf_counter() - begun
+    each = min(took / few, arm.each / (arms.slots if arms.apart else 1))
+    beside = max(0.0, took - few * each)
     mean = max(0.0, until - time.perf_counter()) / _USUAL_ROUNDS / _ARMS
-    wanted = max(int(mean / max(each, 1e-9)), _LEAST_BATCHES * config.batch_rows * arms.slots)
+    wanted = max(int(max(mean - beside, beside / 2) / max(each, 1e-9)), _LEAST_BATCHES * config.batch_rows * arms.slots)
     used = min(sampled, wanted)
     arms.limit(used)
     return used, used * each

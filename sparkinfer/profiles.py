@@ -68,9 +68,14 @@ class ProfilePlan:
             msg = f"path is {self.path!r}, expected a folder or a URL that all workers can write"
             raise ConfigError(msg)
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The partitions that are watched."""
+        return tuple(range(self.partitions)) if isinstance(self.partitions, int) else self.partitions
+
     def watches(self, partition: int) -> bool:
         """Tell whether a partition is watched."""
-        return partition < self.partitions if isinstance(self.partitions, int) else partition in self.partitions
+        return partition in self.numbers
 
     def to_text(self) -> str:
         """Write the plan as a task's mark carries it."""

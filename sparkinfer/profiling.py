@@ -83,7 +83,7 @@ def _in_workers(data: Any, model: Describable, plan: ProfilePlan, arguments: dic
     spark = import_module("sparkinfer.spark.predict")
     scored = spark.predict(data, model, **{"keep": [], "road": "map", **arguments})  # the column road would owe Spark a row for every row
     with inference_run("profile", progress=False, mlflow=False, profile=plan) as run:
-        scored.write.format("noop").mode("overwrite").save()
+        import_module("sparkinfer.spark.chosen").run_in(scored, plan.numbers)
     return run.metrics
 
 

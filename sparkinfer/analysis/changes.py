@@ -24,7 +24,7 @@ _BETWEEN_PROCESSES = 0.2  # what loader processes may lose on the way between th
 _BEGINNINGS = 0.1  # what more partitions or another thread may lose beyond what is known of their beginnings
 _LARGEST_BATCH = 4096
 _NOTHING = 1.02
-_TWICE = 2.0  # the most that anything gives which is twice as fast
+_TWICE = 2.0  # the most that anything gives which is twice as fast; what is measured of it is as exact as every rate
 
 Rate = Callable[[Costs], float]  # seconds of the job, or of a row, by a round's costs
 
@@ -192,6 +192,6 @@ def _faster(measured: Measured) -> Iterator[Change]:
     }
     for name, said in why.items():
         gain = measured.gain(twice(name))
-        gain = replace(gain, low=min(gain.low, _TWICE), high=min(gain.high, _TWICE))
+        gain = replace(gain, low=min(gain.low, _TWICE), high=min(gain.high, (1 + _UNKNOWN) * _TWICE))
         if name == "model" or gain.middle > _NOTHING:
             yield Change(setting=name, value="twice as fast", gain=gain, why=said)

@@ -215,7 +215,7 @@ class Profile:
                 for row in call.operators[:_PRINTED]
             ]
         if self.memory is not None:
-            lines.append(f"memory: {self.memory}")
+            lines.append(str(self.memory))
         return "\n".join([*lines, *self.remarks])
 
     def _repr_html_(self) -> str:

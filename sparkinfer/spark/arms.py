@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -27,6 +28,8 @@ from sparkinfer.engine.probe import Called, call_model, pull, within
 from sparkinfer.exceptions import ConfigError, SparkInferError
 from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.channels import open_channel, read_worker_logs
+from sparkinfer.spark.chosen import can_choose, collect_in, evenly, partition_count, run_in
+from sparkinfer.spark.marks import cancel_marked
 from sparkinfer.spark.predict import by_map, planned, predict, sent
 from sparkinfer.spark.runs import surrounded
 from sparkinfer.spark.scan import FileTable
@@ -48,6 +51,7 @@ __all__ = ["SparkArms"]
 _CHUNKS = 8  # of an arm's partition, so that reading has something to run ahead of
 _LARGEST_CHUNK = 10_000  # Spark's own default
 _MOST_PARTITIONS = 200  # that are sampled one by one
+_WAVES = 2  # of tasks over the partitions that are read, where they can be chosen
 _LONG = 3600.0  # seconds
 
 
@@ -88,6 +92,8 @@ class SparkArms:
         self.cores = _cores(self._session)
         self.apart = True  # the JVM, or another Python worker, reads on while the loop is at work
         self.job_rows: tuple[int, ...] = ()
+        self._chosen: tuple[int, ...] | None = None  # the partitions that are read; None for all
+        self._read_by = 1  # how many they are
         self.row_bytes = 0.0  # of the pipeline's last arm: what a row weighs on its way
         self._given = (data, arguments, slots)
 
@@ -96,6 +102,7 @@ class SparkArms:
         data, arguments, slots = self._given
         other = SparkArms(data, model, arguments, config, slots)
         other._rows, other._partitions, other.job_rows = self._rows, self._partitions, self.job_rows
+        other._chosen, other._read_by = self._chosen, self._read_by
         return other
 
     @property
@@ -109,21 +116,45 @@ class SparkArms:
         return self._plan
 
     def sample(self, rows: int, most_bytes: int, seconds: float) -> int:
-        """Keep the first rows of every partition, persisted; give how many."""
-        self.job_rows = self._partition_rows()
-        partitions = max(1, len(self.job_rows))
-        each = max(1, min(rows // min(partitions, _MOST_PARTITIONS), rows))
+        """Keep the first rows of partitions, persisted; give how many."""
+        self._choose(seconds)
+        each = max(1, rows // min(self._read_by, _MOST_PARTITIONS))
+        self._partitions = width = min(self.slots, self._read_by)
         source = sent(self._data, self._plan)
-        self._rows = each
+        task = _Sampled(each, most_bytes // self._read_by, seconds)
         with surrounded(uuid4().hex[:12], _chunk(each)):
-            taken = source.mapInArrow(travelling(_Sampled(each, most_bytes // partitions, seconds).take), source.schema)
-            width = min(self.slots, partitions)
+            if self._chosen is None:
+                taken = source.mapInArrow(travelling(task.take), source.schema)
+                taken = taken.coalesce(width) if width < self._read_by else taken
+            else:
+                taken = self._brought(collect_in(source.mapInArrow(travelling(task.pack), "rows binary"), self._chosen), source.schema)
             needed = dict.fromkeys((*self._plan.keep, *self._plan.columns))
-            self._whole = (taken.coalesce(width) if width < partitions else taken).toDF(*needed).persist()
+            self._whole = taken.toDF(*needed).persist()
             self._sampled_rows = int(self._whole.count())
-        self._partitions = width
+        self._rows = max(1, self._sampled_rows // width)
         self._sample = self._whole
         return self._sampled_rows
+
+    def _choose(self, seconds: float) -> None:
+        """Count the partitions, and choose those that are read: two for each slot, spread over the data."""
+        counted = self._partition_rows(seconds)
+        self.job_rows = counted or ()
+        if counted is None:
+            self.remarks.append(
+                f"the rows were not counted, as their plan takes more than {seconds:.3g} s for it: how even the partitions are is not known"
+            )
+        there = len(self.job_rows) if counted is not None else partition_count(self._data)
+        most = _WAVES * self.slots
+        if there is not None and there > most and can_choose(self._data):
+            self._chosen = evenly(self.job_rows or (1,) * there, most)
+            self.remarks.append(f"{len(self._chosen)} of the {there} partitions were read, spread over them")
+        self._read_by = max(1, there or self.slots) if self._chosen is None else max(1, len(self._chosen))
+
+    def _brought(self, packed: Sequence[Any], schema: Any) -> DataFrame:
+        """Make a DataFrame of rows that came to the driver, in as many partitions as there are slots."""
+        slots = [([bytes(row.rows) for row in packed[place :: self._partitions]],) for place in range(self._partitions)]
+        there = self._session.createDataFrame(self._session.sparkContext.parallelize(slots, self._partitions), "rows array<binary>")
+        return there.mapInArrow(travelling(_Brought().unpack), schema)
 
     def limit(self, rows: int) -> None:
         """Let each arm go through about so many rows; a part of the sample is kept by itself, since a task must read all of its own."""
@@ -142,9 +173,10 @@ class SparkArms:
 
     def source(self, seconds: float) -> Arm:
         """Read by the user's own plan, and nothing else."""
-        each = max(1, self._rows * self._partitions // max(1, len(self.job_rows)))
+        each = max(1, self._rows * self._partitions // self._read_by)
         with surrounded(uuid4().hex[:12], _chunk(each)):
-            told = sent(self._data, self._plan).mapInArrow(travelling(_Sampled(each, 0, seconds).read), "told string").collect()
+            asked = sent(self._data, self._plan).mapInArrow(travelling(_Sampled(each, 0, seconds).read), "told string")
+            told = collect_in(asked, self._chosen)
         pulled = [json.loads(row.told) for row in told]
         return Arm(
             rows=max(1, sum(one["rows"] for one in pulled)),
@@ -204,13 +236,13 @@ class SparkArms:
 
     def _scored(self, data: DataFrame, plan: PartitionPlan, *, arm: str = "", spread: bool = False) -> Arm:
         """Run an arm's action, and add up what its partitions report."""
-        each = max(1, self._rows * self._partitions // max(1, len(self.job_rows))) if spread else self._rows
-        ends = spread and each < max(self.job_rows, default=0)  # a task that leaves rows unread costs its Python worker (4.3)
+        each = max(1, self._rows * self._partitions // self._read_by) if spread else self._rows
+        ends = spread and each < max(self.job_rows, default=each + 1)  # a task that leaves rows unread costs its Python worker (4.3)
         call, mark = uuid4().hex[:12], uuid4().hex[:12]
         with surrounded(mark, plan.config.max_records_per_batch or _chunk(each)):
             channel = open_channel(self._session, wanted=True)
             task = PartitionTask(plan=plan, files=self._files, call=call, channel=channel, arm=arm, most_rows=each if ends else None)
-            by_map(data, task, None).write.format("noop").mode("overwrite").save()
+            run_in(by_map(data, task, None), self._chosen if spread else None)
             records = read_worker_logs(self._session).records if is_connect(self._session) else channel.records()
         mine = [record for record in records if record.call == call and record.rows]
         if not mine:
@@ -218,10 +250,29 @@ class SparkArms:
             raise _NothingReportedError(msg)
         return replace(arm_of(_last_attempts(mine)), chunk_rows=_chunk(each))
 
-    def _partition_rows(self) -> tuple[int, ...]:
-        """Count the rows of each partition; no column is read for it."""
-        number = F.spark_partition_id().alias("partition")
-        counted = self._data.select(number).groupBy("partition").count().collect()
+    def _partition_rows(self, seconds: float) -> tuple[int, ...] | None:
+        """Count the rows of each partition that has any, in so many seconds; no column is read for it, but what makes the rows must run."""
+        number, mark, counted_them = F.spark_partition_id().alias("partition"), uuid4().hex[:12], Event()
+
+        def stop_late() -> None:
+            wait = seconds
+            while not counted_them.wait(wait):  # again and again: a job that has not begun yet cannot be cancelled
+                cancel_marked(self._session, mark)
+                wait = 0.2
+
+        begun = time.perf_counter()
+        guard = Thread(target=stop_late, name="sparkinfer-count", daemon=True)
+        with surrounded(mark, None):
+            guard.start()
+            try:
+                counted = self._data.select(number).groupBy("partition").count().collect()
+            except Exception:
+                if time.perf_counter() - begun < seconds:
+                    raise
+                return None
+            finally:
+                counted_them.set()
+                guard.join()
         return tuple(int(row["count"]) for row in sorted(counted, key=lambda row: row["partition"]))
 
 
@@ -275,10 +326,31 @@ class _Sampled:
             if self.most_bytes and size > self.most_bytes:
                 return
 
+    def pack(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give them as the bytes of one Arrow stream."""
+        sink, stream = pa.BufferOutputStream(), None
+        for chunk in self.take(chunks):
+            stream = stream or pa.ipc.new_stream(sink, chunk.schema)
+            stream.write_batch(chunk)
+        if stream is not None:
+            stream.close()
+            yield pa.RecordBatch.from_pydict({"rows": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
+
     def read(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Tell what reading them took."""
         told = json.dumps(asdict(pull(chunks, self.rows, self.seconds)))
         yield pa.RecordBatch.from_pydict({"told": pa.array([told], pa.string())})
+
+
+@dataclass(frozen=True)
+class _Brought:
+    """What ``_Sampled.pack`` packed."""
+
+    def unpack(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give the rows, as a ``mapInArrow`` function."""
+        for chunk in chunks:
+            for packed in chunk.column(0).flatten():
+                yield from pa.ipc.open_stream(packed.as_buffer())
 
 
 @dataclass(frozen=True)

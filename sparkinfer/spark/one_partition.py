@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name by which every S
 from sparkinfer.arguments import check_columns, column_names
 from sparkinfer.exceptions import ConfigError
 from sparkinfer.spark.arrival import travelling
+from sparkinfer.spark.chosen import collect_in
 from sparkinfer.spark.udf import quoted
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def partition_of(data: DataFrame, partition: int, *, columns: Sequence[str] | No
     names = data.columns if columns is None else column_names(columns, "columns")
     check_columns(names, data.columns, "columns")
     source = data.select(*(F.col(quoted(name)).alias(f"c{position}") for position, name in enumerate(names)))
-    sent = source.mapInArrow(travelling(_Sent(partition, tuple(names)).pack), "rows binary").collect()
+    sent = collect_in(source.mapInArrow(travelling(_Sent(partition, tuple(names)).pack), "rows binary"), (partition,))
     tables = [pa.ipc.open_stream(bytes(row.rows)).read_all() for row in sent]
     if not tables:
         msg = f"partition is {partition!r}, but data has none of that number: they are counted from 0, as in run.partitions"

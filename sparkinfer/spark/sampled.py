@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from sparkinfer.config import refuse_unknown
 from sparkinfer.exceptions import ConfigError
 from sparkinfer.spark.arrival import travelling
+from sparkinfer.spark.chosen import collect_in
 from sparkinfer.spark.predict import planned, predict, sent
 from sparkinfer.spark.runs import surrounded
 from sparkinfer.spark.scan import FileTable
@@ -65,7 +66,8 @@ class SparkSample:
         """
         task = _OnSample(work, ship(self.plan.model, self._data.sparkSession), self.plan.columns, watched)
         with surrounded(uuid4().hex[:12], min(_LARGEST_CHUNK, max(1, rows))):
-            told = sent(self._data, replace(self.plan, keep=())).mapInArrow(travelling(task.run), "told string").collect()
+            asked = sent(self._data, replace(self.plan, keep=())).mapInArrow(travelling(task.run), "told string")
+            told = collect_in(asked, watched.numbers)
         return [json.loads(row.told) for row in told]
 
 

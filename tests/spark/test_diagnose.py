@@ -50,6 +50,71 @@ def test_each_arm_reports_its_own_rows(spark: SparkSession) -> None:
     assert not rows.is_cached
 
 
+def marking(folder: str):
+    """Make a source that leaves a file for each partition that is read, named after it."""
+
+    def give(chunks):
+        from pyspark import TaskContext
+
+        for chunk in chunks:
+            Path(folder, str(TaskContext.get().partitionId())).touch()
+            yield chunk
+
+    return give
+
+
+def read_by(folder: Path) -> set[int]:
+    """Give the partitions that were read since it was last asked."""
+    found = {int(path.name) for path in folder.iterdir()}
+    for path in folder.iterdir():
+        path.unlink()
+    return found
+
+
+def test_of_many_partitions_a_few_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Two for each slot, spread over the data: the others have no task, which would cost a Python worker each."""
+    rows = spark.range(0, 4000, 1, 20).mapInArrow(marking(str(tmp_path)), "id long").selectExpr("cast(id as double) as x", "id as name")
+    config = si.InferenceConfig(batch_size=50)
+    arms = SparkArms(rows, si.PythonModel(load), {"inputs": "x", "outputs": "y double", "road": "map"}, config, None)
+    assert arms.sample(480, 10**8, 30) == 480
+    assert arms.job_rows == (200,) * 20
+    assert arms.remarks == ["4 of the 20 partitions were read, spread over them"]
+    assert read_by(tmp_path) == set(range(20))  # they were counted
+    assert arms.source(30).rows == arms.everything(config).rows == 480
+    assert read_by(tmp_path) == {2, 7, 12, 17}
+    assert arms.identity().rows == arms.trivial(config).rows == 480
+    assert read_by(tmp_path) == set()
+    arms.limit(192)
+    assert arms.source(30).rows == arms.everything(config).rows == 192
+    (called, *_) = arms.synthetic(config, (50,), 0.1)
+    assert called.seconds[50] >= 0.01
+    arms.close()
+    assert read_by(tmp_path) == {2, 7, 12, 17}
+    si.profile(rows, si.PythonModel(load), inputs="x", outputs="y double", partitions=(3, 5), batch_size=10)
+    assert read_by(tmp_path) == {3, 5}
+    assert si.inspect_model(rows, si.PythonModel(load), inputs="x", outputs="y double", partitions=(4,), batch_size=10).outputs is not None
+    assert read_by(tmp_path) == {4}
+    assert si.partition_of(rows, 6).column("name").to_pylist() == list(range(1200, 1400))
+    assert read_by(tmp_path) == {6}
+
+
+def test_a_count_that_takes_too_long_is_ended(spark: SparkSession) -> None:
+    """The plan upstream is as slow as it is: then how even the partitions are is not known, and the rest is measured all the same."""
+
+    def slowly(chunks):
+        time.sleep(1.0)
+        yield from chunks
+
+    rows = spark.range(0, 1200, 1, 12).mapInArrow(slowly, "id long").selectExpr("cast(id as double) as x")
+    config = si.InferenceConfig(batch_size=50)
+    arms = SparkArms(rows, si.PythonModel(load), {"inputs": "x", "outputs": "y double"}, config, None)
+    assert arms.sample(400, 10**8, 0.5) == 400
+    assert arms.job_rows == ()
+    assert [told for told in arms.remarks if "were not counted" in told]
+    assert arms.source(30).rows == arms.everything(config).rows == 400
+    arms.close()
+
+
 def test_a_job_file_is_measured_and_its_sink_left_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

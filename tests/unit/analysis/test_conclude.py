@@ -123,12 +123,13 @@ def test_reading_ahead_is_not_advised_where_every_core_is_busy() -> None:
 
 
 def test_a_part_twice_as_fast_gives_no_more_than_twice() -> None:
-    """Whatever is lost between the parts."""
+    """Whatever is lost between the parts; what is measured of it may be a twentieth off, as every rate."""
     slow = one_round(Costs(source=1e-5, preprocess=1e-5, transfer=0.0, call=1e-5, row=1e-3), SHAPE, random.Random(1), 0.0)
     lossy = replace(slow, everything=replace(slow.everything, seconds=2 * slow.everything.seconds))
     found = conclude(Found(rounds=[lossy] * 3, shape=SHAPE, layout=Layout(), sample_rows=ROWS, settings={"batch_size": 32}))
     model = next(change for change in found.changes if change.setting == "model")
-    assert model.gain.middle < model.gain.high == 2.0
+    assert model.gain.middle < 2.0
+    assert model.gain.high == pytest.approx(2.1)
 
 
 def test_the_largest_partition_is_found() -> None:

@@ -93,7 +93,9 @@ def test_all_that_are_not_found_are_told_at_once(job: Path) -> None:
     """One line each, by its key; one alone is told as it is, and what is right is not mentioned."""
     with functions_beside(job) as functions:
         functions.check({"a": "beside:load", "b": "math:sqrt"})
-        with pytest.raises(ConfigError, match=r"^2 functions of the job file cannot be found:\nb: 'besid:load': .*\nc: 'math:sqr': .*'sqrt'\?$"):
+        with pytest.raises(
+            ConfigError, match=r"^2 functions of the job file cannot be found:\nb: 'besid:load': .*\nc: 'math:sqr': .*'sqrt'\?$"
+        ):
             functions.check({"a": "beside:load", "b": "besid:load", "c": "math:sqr"})
         with pytest.raises(ConfigError, match=r"^c: 'math:sqr'"):
             functions.check({"a": "beside:load", "c": "math:sqr"})
