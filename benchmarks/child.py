@@ -27,7 +27,8 @@ def main() -> None:
 
     try:
         begun = time.perf_counter()
-        ready = work.contestant(name).make({"name": scale, "wake": work.scales.get("wake", work.scales["quick"]), **work.scales[scale]})
+        wake = work.scales.get("wake", work.scales.get("quick"))
+        ready = work.contestant(name).make({"name": scale, **({"wake": wake} if wake else {}), **work.scales[scale]})
         answer(ready_seconds=time.perf_counter() - begun)
         for line in sys.stdin:
             if line.strip() == "stop":

@@ -64,7 +64,8 @@ def on_spark(
             return rows, total
 
         def wake() -> None:
-            noop(make(spark, {**scale, **scale["wake"]}))
+            if "wake" in scale:
+                noop(make(spark, {**scale, **scale["wake"]}))
 
         return Ready(run=run, check=check if value else None, close=spark.stop, wake=wake)
 

@@ -188,9 +188,9 @@ def _chart(results: Mapping[str, Any], path: Path) -> None:
 
 
 def readme_block() -> str:
-    """Make the README's table from the committed results."""
-    rows, machine = [], None
-    dates = set()
+    """Make the README's tables from the committed results: one for each kind of machine."""
+    rows: dict[str, list[str]] = {}
+    dates: dict[str, set[str]] = {}
     for name in WORKS:
         work = work_named(name)
         for scale, settings in work.scales.items():
@@ -198,23 +198,26 @@ def readme_block() -> str:
             if scale == "quick" or not path.exists():
                 continue
             results = json.loads(path.read_text(encoding="utf-8"))
-            machine = machine or results["machine"]
-            dates.add(results["machine"]["date"])
+            machine = results["machine"]
+            packages = machine["packages"]
+            versions = ", ".join(f"{package} {packages[package]}" for package in ("pyspark", "torch", "ray", "daft") if package in packages)
+            here = f"{machine['cores']} cores of {machine['cpu']}, {versions}"
+            dates.setdefault(here, set()).add(machine["date"])
             count = f", {settings['rows']:,} {work.unit}" if "rows" in settings else ""
             for one in results["reaches"]:
                 ours, of = (results["contestants"][one[which]]["label"] for which in ("ours", "of"))
                 interval = "" if one["interval"] is None else f" ({one['interval'][0]:.2f} to {one['interval'][1]:.2f})"
-                rows.append(
+                rows.setdefault(here, []).append(
                     f"| [{results['title']}{count}](benchmarks/results/{name}.{scale}.md) | {ours} / {of} | {one['figure'].replace('_', ' ')} | {one['ratio']:.2f}{interval} |"
                 )
-    if machine is None:
+    if not rows:
         return "No results are committed yet."
-    versions = ", ".join(
-        f"{package} {machine['packages'][package]}" for package in ("pyspark", "torch", "ray", "daft") if package in machine["packages"]
-    )
-    days = " to ".join(sorted({min(dates), max(dates)}))
-    head = f"{days}, {machine['cores']} cores of {machine['cpu']}, {versions}; ratios of one run, with their 95 % intervals:"
-    return "\n".join([head, "", "| work | of two ways | figure | ratio |", "|---|---|---|---:|", *rows])
+    tables = []
+    for here, lines in rows.items():
+        days = " to ".join(sorted({min(dates[here]), max(dates[here])}))
+        head = f"{days}, {here}; ratios of one run, with their 95 % intervals:"
+        tables.append("\n".join([head, "", "| work | of two ways | figure | ratio |", "|---|---|---|---:|", *lines]))
+    return "\n\n".join(tables)
 
 
 def write_readme() -> None:

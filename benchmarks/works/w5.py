@@ -34,9 +34,7 @@ def last_layer(loads: str) -> Any:
 
 def _source(spark: SparkSession, scale: Mapping[str, Any]) -> DataFrame:
     partitions = scale["partitions"]
-    return spark.range(0, partitions * ROWS, 1, partitions).selectExpr(
-        "id", f"transform(sequence(0, {WIDTH - 1}), i -> cast((id % 97) * 0.01 + i * 0.0001 as float)) as x"
-    )
+    return spark.range(0, partitions * ROWS, 1, partitions).selectExpr("id", f"array_repeat(cast((id % 97) * 0.01 as float), {WIDTH}) as x")
 
 
 def _counted(
@@ -137,7 +135,10 @@ WORK = Work(
         Reach(ours="ours", of="by_hand", bound=8, scale="quick", floor="transport"),
     ),
     notes=(
-        "Spark's transport alone is a mapInArrow that gives the ids back; it sets its connection's flags as sparkinfer does (TCP_NODELAY, TCP_QUICKACK): no way through Python can be faster.",
+        (
+            "Spark's transport alone is a mapInArrow that gives the ids back; it sets its connection's flags as sparkinfer does (TCP_NODELAY, TCP_QUICKACK). "
+            "sparkinfer can be the faster of the two: pyspark collects garbage after every task, and it freezes what lasts (engine/lasting.py)."
+        ),
         "Loads in the timed rounds are counted by a file that each load appends to; see `loads` in the JSON. A warm Python worker loads nothing.",
     ),
 )

@@ -83,6 +83,7 @@ WORK = Work(
     title="memory of the Python worker: one partition",
     unit="rows",
     scales={
+        "wake": {"rows": 100},
         "quick": {"rows": 200_000},
         "million": {"rows": 1_000_000},
         "full": {"rows": 5_000_000},

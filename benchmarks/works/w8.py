@@ -17,10 +17,11 @@ WIDTH = 16
 
 
 def _ours(rows: int) -> Any:
-    def make(spark: SparkSession, scale: Mapping[str, Any]) -> DataFrame:  # noqa: ARG001 - as on_spark calls it
+    def make(spark: SparkSession, scale: Mapping[str, Any]) -> DataFrame:
         import sparkinfer as si
 
-        data = spark.read.parquet(str(small_vectors(rows, files=max(1, rows // 1_000_000))))
+        asked = min(rows, scale.get("most", rows))
+        data = spark.read.parquet(str(small_vectors(asked, files=max(1, asked // 1_000_000))))
         return si.predict(data, si.TorchModel(mlp(WIDTH)), inputs="x", outputs="y array<float>", keep=["id"], batch_size=1024)
 
     ready = on_spark(make, value=None)
@@ -31,7 +32,7 @@ WORK = Work(
     name="w8",
     title="ten and a hundred times the rows",
     unit="rows",
-    scales={"full": {"rows": 10_000_000}},
+    scales={"full": {"rows": 10_000_000}, "wake": {"most": 100_000}},
     contestants=tuple(
         Contestant(name=f"ours_{rows}", label=f"sparkinfer, {rows:,} rows", make=_ours(rows)) for rows in (100_000, 1_000_000, 10_000_000)
     ),
