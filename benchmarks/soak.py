@@ -325,10 +325,11 @@ def _left(session: Soak, mark: str) -> list[str]:
 
 def _told(process: psutil.Process) -> str:
     try:
+        command = " ".join([Path(process.cmdline()[0]).name, *process.cmdline()[1:]])
         above = " < ".join(f"{one.name()} {one.pid}" for one in process.parents())
         waits = Path(f"/proc/{process.pid}/wchan").read_text(encoding="utf-8")
         age = time.time() - process.create_time()
-        return f"{process.pid} {' '.join(process.cmdline())} < {above}; {process.status()} in {waits}, {process.num_threads()} threads, {age:.0f} s old"
+        return f"{process.pid} {command} < {above}; {process.status()} in {waits}, {process.num_threads()} threads, {age:.0f} s old"
     except (psutil.Error, OSError) as error:
         return f"{process.pid}, which has just ended ({error})"
 
