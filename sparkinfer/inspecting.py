@@ -77,7 +77,7 @@ def inspect_model(
     looked_at, remarks = _with_layers(model)
     sample = _sample(data, looked_at, rest, settings)
     drawn_in = None if not graph else watched.partitions[0] if isinstance(watched.partitions, tuple) else 0
-    told = sample.run(InspectWork(plan=sample.plan, batches=batches, drawn_in=drawn_in), watched, batches * settings.batch_size)
+    told = sample.run(InspectWork(plan=sample.plan, batches=batches, drawn_in=drawn_in), watched, batches * settings.batch_rows)
     seen = merge_insides(map(Insides.read, told))
     if not seen.rows:
         msg = "the partitions that were looked at have no rows: name others with partitions=(...)"

@@ -81,7 +81,7 @@ def _is_for_spark(data: Any) -> bool:
 
 def _in_workers(data: Any, model: Describable, plan: ProfilePlan, arguments: dict[str, Any]) -> RunMetrics:
     spark = import_module("sparkinfer.spark.predict")
-    scored = spark.predict(data, model, **{"keep": [], "road": "map", **arguments})  # the column road would owe Spark a row for every row
+    scored = spark.predict(data, model, **{**arguments, "keep": [], "road": "map"})  # the column road would owe Spark a row for every row
     with inference_run("profile", progress=False, mlflow=False, profile=plan) as run:
         import_module("sparkinfer.spark.chosen").run_in(scored, plan.numbers)
     return run.metrics

@@ -138,7 +138,7 @@ class SparkArms:
     def _choose(self, seconds: float) -> None:
         """Count the partitions, and choose those that are read: two for each slot, spread over the data."""
         counted = self._partition_rows(seconds)
-        self.job_rows = counted or ()
+        self.job_rows = tuple(counted.values()) if counted is not None else ()
         if counted is None:
             self.remarks.append(
                 f"the rows were not counted, as their plan takes more than {seconds:.3g} s for it: how even the partitions are is not known"
@@ -146,7 +146,8 @@ class SparkArms:
         there = len(self.job_rows) if counted is not None else partition_count(self._data)
         most = _WAVES * self.slots
         if there is not None and there > most and can_choose(self._data):
-            self._chosen = evenly(self.job_rows or (1,) * there, most)
+            numbers = tuple(counted) if counted is not None else tuple(range(there))  # empty partitions are not among the counted ones
+            self._chosen = tuple(numbers[place] for place in evenly(self.job_rows or (1,) * there, most))
             self.remarks.append(f"{len(self._chosen)} of the {there} partitions were read, spread over them")
         self._read_by = max(1, there or self.slots) if self._chosen is None else max(1, len(self._chosen))
 
@@ -250,8 +251,8 @@ class SparkArms:
             raise _NothingReportedError(msg)
         return replace(arm_of(_last_attempts(mine)), chunk_rows=_chunk(each))
 
-    def _partition_rows(self, seconds: float) -> tuple[int, ...] | None:
-        """Count the rows of each partition that has any, in so many seconds; no column is read for it, but what makes the rows must run."""
+    def _partition_rows(self, seconds: float) -> dict[int, int] | None:
+        """Count the rows of each partition that has any, by its number, in so many seconds; no column is read for it, but what makes the rows must run."""
         number, mark, counted_them = F.spark_partition_id().alias("partition"), uuid4().hex[:12], Event()
 
         def stop_late() -> None:
@@ -273,7 +274,7 @@ class SparkArms:
             finally:
                 counted_them.set()
                 guard.join()
-        return tuple(int(row["count"]) for row in sorted(counted, key=lambda row: row["partition"]))
+        return {int(row["partition"]): int(row["count"]) for row in sorted(counted, key=lambda row: row["partition"])}
 
 
 class _NothingReportedError(SparkInferError, RuntimeError):

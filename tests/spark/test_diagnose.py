@@ -98,6 +98,26 @@ def test_of_many_partitions_a_few_are_read(spark: SparkSession, tmp_path: Path) 
     assert read_by(tmp_path) == {6}
 
 
+def test_empty_partitions_are_not_chosen(spark: SparkSession) -> None:
+    """Rows lie in the second half of the partitions alone: those are read, by their own numbers."""
+    rows = spark.range(0, 2000, 1, 20).where("id >= 1000").selectExpr("cast(id as double) as x")
+    config = si.InferenceConfig(batch_size=50)
+    arms = SparkArms(rows, si.PythonModel(load), {"inputs": "x", "outputs": "y double"}, config, None)
+    assert arms.sample(320, 10**8, 30) == 320
+    assert arms.job_rows == (100,) * 10
+    assert arms.source(30).rows == arms.everything(config).rows == 320
+    arms.close()
+
+
+def test_the_look_takes_its_own_road_and_batch_size(spark: SparkSession) -> None:
+    """A profile of a job that says ``road="column"``, and an inspection with ``batch_size="auto"``."""
+    rows = spark.range(0, 4000, 1, 2).selectExpr("cast(id as double) as x", "id as name")
+    model = si.PythonModel(load)
+    assert si.profile(rows, model, inputs="x", outputs="y double", road="column", keep=["name"], batch_size=10).calls[0].batches
+    seen = si.inspect_model(rows, model, inputs="x", outputs="y double", batch_size="auto", batches=1)
+    assert len(seen.outputs)
+
+
 def test_a_count_that_takes_too_long_is_ended(spark: SparkSession) -> None:
     """The plan upstream is as slow as it is: then how even the partitions are is not known, and the rest is measured all the same."""
 
