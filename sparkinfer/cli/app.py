@@ -75,7 +75,8 @@ def run(
     ] = False,
 ) -> None:
     """Run the job of a file: read rows, score them, write them."""
-    from sparkinfer.cli.run import JobFailedError, run_job  # noqa: PLC0415 - pydantic and the library's core
+    from sparkinfer.cli.opened import JobFailedError  # noqa: PLC0415 - pydantic and the library's core
+    from sparkinfer.cli.run import run_job  # noqa: PLC0415
 
     try:
         run_job(job.expanduser(), changes=tuple(changes or ()), check=check, trace=trace)

@@ -59,16 +59,16 @@ class Functions:
         function: Callable[..., Any] = found
         return function
 
-    def check(self, names: Mapping[str, str]) -> None:
-        """Find several by key, so that all that are wrong are told at once.
+    def find_all(self, names: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
+        """Import several, named by their keys.
 
         Raises:
-            ConfigError: tells each of them.
+            ConfigError: tells each of those that are wrong.
         """
-        wrong = []
+        found, wrong = {}, []
         for key, name in names.items():
             try:
-                self.find(name, key)
+                found[key] = self.find(name, key)
             except ConfigError as error:
                 wrong.append(error)
         if len(wrong) == 1:
@@ -76,6 +76,7 @@ class Functions:
         if wrong:
             msg = f"{len(wrong)} functions of the job file cannot be found:\n" + "\n".join(map(str, wrong))
             raise ConfigError(msg)
+        return found
 
     def _module(self, module_name: str, name: str, key: str) -> types.ModuleType:
         try:

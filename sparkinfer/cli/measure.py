@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 import sparkinfer
-from sparkinfer.cli.run import OpenedJob, opened_job, told
+from sparkinfer.cli.opened import OpenedJob, opened_job, told
 from sparkinfer.exceptions import ConfigError
 
 if TYPE_CHECKING:

@@ -2,44 +2,30 @@
 
 Runs on: driver.
 
-Invariant: what is wrong with the file, its functions, its model or its columns is told before a row is scored; what came out of the environment is in no
-line that is printed.
+Invariant: what is wrong with the file, its functions, its model or its columns is told before a row is scored.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import sparkinfer
-from sparkinfer.cli.functions import Functions, functions_beside
-from sparkinfer.cli.job import Job, Resume, Sink, Source, parse_job
-from sparkinfer.cli.read import Document, read_job
-from sparkinfer.config import InferenceConfig
-from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SparkInferError, nearest
+from sparkinfer.cli.opened import OpenedJob, opened_job, told
+from sparkinfer.exceptions import ConfigError, MissingDependencyError, nearest
 
 if TYPE_CHECKING:
-    from sparkinfer.cli.keys import Section
+    from sparkinfer.cli.job import Job, Resume, Sink
+    from sparkinfer.cli.read import Document
+    from sparkinfer.config import InferenceConfig
     from sparkinfer.run import InferenceRun
 
-__all__ = ["JobFailedError", "OpenedJob", "opened_job", "run_job", "told"]
-
-_FUNCTIONS = ("preprocess", "preprocess_batch", "preprocess_on_device", "postprocess")
-_OURS = re.compile(rf"{re.escape(SparkInferError.__module__)}\.(\w+: .*)")
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")  # its frames are indented, its last line is not
-_WRONG_SQL = re.compile(r"\[(UNRESOLVED_|PARSE_SYNTAX_ERROR|DATATYPE_MISMATCH)")  # Spark's error classes of what the file itself says
-
-
-class JobFailedError(SparkInferError, RuntimeError):
-    """Spark could not read, score or write the rows; chained to what it raised."""
+__all__ = ["run_job"]
 
 
 def run_job(
@@ -62,109 +48,50 @@ def run_job(
         JobFailedError: the job failed; the message has the first cause.
     """
     with opened_job(path, changes, trace=trace, say=say) as opened:
-        document, job = opened.document, opened.job
-        _check_report(job)
+        _check_report(opened.job)
         with opened.rows() as rows:
             if check:
                 settings = replace(opened.config, max_records_per_batch=None)  # in force only while a run is open
-                scored = _predicted(rows, opened.model, settings, opened.keywords, document, job)
+                scored = _predicted(rows, opened, settings)
                 columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in scored.schema)
                 opened.say(f"{path} is in order: {opened.model} would give {columns}")
                 return None
-            return _score(rows, opened.model, opened.keywords, document, job, opened.name, opened.say)
+            return _score(rows, opened)
 
 
-@dataclass(frozen=True)
-class OpenedJob:
-    """A job file that was read and checked, with the library's own values.
-
-    Attributes:
-        document: the file.
-        job: what it says.
-        name: of the job.
-        model: the model.
-        keywords: ``predict``'s.
-        trace: let pyspark log the queries that fail.
-        say: takes each line for people, which it rids of the environment's values.
-    """
-
-    document: Document
-    job: Job
-    name: str
-    model: Any
-    keywords: dict[str, Any]
-    trace: bool
-    say: Callable[[str], None]
-
-    @property
-    def config(self) -> InferenceConfig:
-        """The settings."""
-        return InferenceConfig(**cast("Section", self.job.config).given())
-
-    @contextmanager
-    def rows(self) -> Iterator[Any]:
-        """Open the session, and give the source's rows."""
-        from sparkinfer.spark.job_session import job_session, queries_unlogged  # noqa: PLC0415 - brings pyspark, which a wrong file needs not
-
-        spark = self.job.spark
-        app_name = spark.app_name or f"sparkinfer {self.name}"
-        with nullcontext() if self.trace else queries_unlogged(), job_session(spark.master, app_name, spark.conf) as session:
-            with told("source", self.document):
-                rows = _read(session, self.job.source)
-                rows.schema  # noqa: B018 - Spark Connect resolves the names no sooner
-            yield rows
-
-
-@contextmanager
-def opened_job(path: Path, changes: tuple[str, ...], *, trace: bool, say: Callable[[str], None]) -> Iterator[OpenedJob]:
-    """Read a job file, and find its functions and its model."""
-    document = read_job(path, changes)
-    job = parse_job(document)
-    with _without_secrets(document, trace=trace), functions_beside(path) as functions:
-        functions.check(_named_functions(job))
-        yield OpenedJob(
-            document,
-            job,
-            job.run.name or path.stem,
-            _model(job, functions),
-            _keywords(job, functions),
-            trace,
-            lambda line: say(document.hide(line)),
-        )
-
-
-def _score(
-    rows: Any, model: Any, keywords: dict[str, Any], document: Document, job: Job, name: str, say: Callable[[str], None]
-) -> InferenceRun:
-    config = InferenceConfig(**cast("Section", job.config).given())
+def _score(rows: Any, opened: OpenedJob) -> InferenceRun:
+    job, config = opened.job, opened.config
     measured = job.run.metrics and config.metrics
     records = config.max_records_per_batch
-    with sparkinfer.inference_run(name, max_records_per_batch=records, metrics=measured, label=job.run.label, mlflow=job.run.mlflow) as run:
-        scored = _predicted(rows, model, config, keywords, document, job)
+    with sparkinfer.inference_run(
+        opened.name, max_records_per_batch=records, metrics=measured, label=job.run.label, mlflow=job.run.mlflow
+    ) as run:
+        scored = _predicted(rows, opened, config)
         begun = time.perf_counter()
-        with told("sink", document):
-            done = _write(scored, job.sink) if job.sink.resume is None else _score_to(rows, model, config, keywords, job.sink)
+        with told("sink", opened.document):
+            done = _write(scored, job.sink) if job.sink.resume is None else _score_to(rows, opened)
         seconds = time.perf_counter() - begun
-    for line in (*_summary(run, seconds, job, document), *done):
-        say(line)
+    for line in (*_summary(run, seconds, job, opened.document), *done):
+        opened.say(line)
     return run
 
 
-def _score_to(rows: Any, model: Any, config: InferenceConfig, keywords: dict[str, Any], sink: Sink) -> tuple[str, ...]:
+def _score_to(rows: Any, opened: OpenedJob) -> tuple[str, ...]:
+    sink = opened.job.sink
     resume = cast("Resume", sink.resume)
-    arguments = {name: value for name, value in keywords.items() if name != "key"}
+    arguments = {name: value for name, value in opened.keywords.items() if name != "key"}
     done = sparkinfer.score_to(
-        rows, cast("str", sink.path), model, key=resume.key, retry_errors=resume.retry_errors, config=config, **arguments
+        rows, cast("str", sink.path), opened.model, key=resume.key, retry_errors=resume.retry_errors, config=opened.config, **arguments
     )
     there = done.rows - done.rows_written
     failed = f", {done.rows_failed:,} of them without a prediction" if done.rows_failed else ""
     return (f"{done.rows:,} rows are there{failed}: {done.rows_written:,} written now, {there:,} before",)
 
 
-def _predicted(rows: Any, model: Any, config: InferenceConfig, keywords: dict[str, Any], document: Document, job: Job) -> Any:
-    with told("predict", document):
-        scored = sparkinfer.predict(rows, model, config=config, **keywords)
-    _check_names(job, scored.columns, job.predict.keep or rows.columns)
+def _predicted(rows: Any, opened: OpenedJob, config: InferenceConfig) -> Any:
+    with told("predict", opened.document):
+        scored = sparkinfer.predict(rows, opened.model, config=config, **opened.keywords)
+    _check_names(opened.job, scored.columns, opened.job.predict.keep or rows.columns)
     return scored
 
 
@@ -181,56 +108,6 @@ def _check_names(job: Job, given: Sequence[str], kept: Sequence[str]) -> None:
             if name.lower() not in known and not inside:
                 msg = f"sink.{key}: the column {name!r} is not among those that are written. {nearest(name, given)}"
                 raise ConfigError(msg)
-
-
-# --- from the file to the library's own values ---------------------------------------------------------------------------
-
-
-def _named_functions(job: Job) -> dict[str, str]:
-    """Give every function's name by its key."""
-    kind, section = next((name, value) for name, value in job.model.given().items() if value is not None)
-    places = [(f"model.{kind}", section.given(), ("load", "factory")), ("predict", job.predict.given(), _FUNCTIONS)]
-    return {f"{place}.{name}": given[name] for place, given, names in places for name in names if given.get(name) is not None}
-
-
-def _model(job: Job, functions: Functions) -> Any:
-    kind, section = next((name, value) for name, value in job.model.given().items() if value is not None)
-    key = f"model.{kind}"
-    given = {name: value for name, value in section.given().items() if value is not None}
-    if kind == "python":
-        given["load"] = functions.find(given["load"], f"{key}.load")
-        return _made(sparkinfer.PythonModel, given, key)
-    if "factory" in given:
-        factory = functions.find(given.pop("factory"), f"{key}.factory")
-        # a PyTorch module is made on the workers, from its weights; a Keras model is an object that travels
-        given["source"] = factory if kind == "torch" else _called(factory, f"{key}.factory")
-    kinds: dict[str, Any] = {"torch": sparkinfer.TorchModel, "tensorflow": sparkinfer.TensorFlowModel, "mlflow": sparkinfer.MlflowModel}
-    return _made(kinds[kind], given, key)
-
-
-def _called(factory: Callable[[], Any], key: str) -> Any:
-    try:
-        return factory()
-    except Exception as error:
-        msg = f"{key}: {getattr(factory, '__name__', factory)}() raised {type(error).__name__}: {error}"
-        raise ModelLoadError(msg) from error
-
-
-def _made(kind: Any, given: dict[str, Any], key: str) -> Any:
-    first = {name: given.pop(name) for name in ("source", "load", "uri") if name in given}
-    try:
-        return kind(*first.values(), **given)
-    except ConfigError as error:
-        msg = f"{key}: {error}"
-        raise ConfigError(msg) from error
-
-
-def _keywords(job: Job, functions: Functions) -> dict[str, Any]:
-    keywords = {name: value for name, value in job.predict.given().items() if value is not None}
-    for name in _FUNCTIONS:
-        if name in keywords:
-            keywords[name] = functions.find(keywords[name], f"predict.{name}")
-    return keywords
 
 
 def _check_report(job: Job) -> None:
@@ -253,29 +130,6 @@ def _check_place(report: Path) -> None:
     raise ConfigError(msg)
 
 
-# --- Spark ---------------------------------------------------------------------------------------------------------------
-
-
-def _read(session: Any, source: Source) -> Any:
-    if source.query is not None:
-        rows = session.sql(source.query)
-    else:
-        reader = session.read.options(**source.options)
-        if source.format is not None:
-            reader = reader.format(source.format)
-        if source.ddl is not None:
-            reader = reader.schema(source.ddl)
-        if source.table is not None:
-            rows = reader.table(source.table)
-        else:
-            rows = reader.load(list(source.path)) if source.path is not None else reader.load()
-    if source.where is not None:
-        rows = rows.where(source.where)
-    if source.select is not None:
-        rows = rows.selectExpr(*source.select)
-    return rows if source.repartition is None else rows.repartition(source.repartition)
-
-
 def _write(scored: Any, sink: Sink) -> tuple[str, ...]:
     if isinstance(sink.repartition, int):
         scored = scored.repartition(sink.repartition)
@@ -293,60 +147,6 @@ def _write(scored: Any, sink: Sink) -> tuple[str, ...]:
     else:
         writer.save(sink.path)
     return ()
-
-
-@contextmanager
-def told(part: str, document: Document) -> Iterator[None]:
-    """Have Spark's own errors told by the part of the job, in one line."""
-    try:
-        yield
-    except SparkInferError:
-        raise
-    except Exception as error:
-        text = document.hide(str(error))  # as a whole: a value may have several lines
-        msg = f"{part}: {_cause(text) or f'{type(error).__name__}: {_first_line(text)}'}"
-        wrong = part == "source" and _WRONG_SQL.match(text) is not None
-        raise (ConfigError if wrong else JobFailedError)(msg) from error
-
-
-def _cause(text: str) -> str | None:
-    """Find what a worker raised: our own error, which ends its traceback, or else the last line of the last traceback."""
-    found = _OURS.findall(text) or _TRACEBACK.findall(text)
-    return found[-1].strip() if found else None
-
-
-def _first_line(text: str) -> str:
-    return next((line for line in text.splitlines() if line.strip()), "")
-
-
-@contextmanager
-def _without_secrets(document: Document, *, trace: bool) -> Iterator[None]:
-    """Take what came out of the environment out of the library's own errors and of all warnings."""
-    before = warnings.showwarning
-
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        told = document.hide(str(message))
-        before(message if told == str(message) else category(told), category, *place, **more)
-
-    warnings.showwarning = show
-    try:
-        yield
-    except SparkInferError as error:
-        shown_whole = trace and isinstance(error, JobFailedError)
-        if shown_whole or all(document.hide(str(one)) == str(one) for one in _chain(error)):
-            raise
-        raise type(error)(document.hide(str(error))) from None  # the chain holds the value
-    finally:
-        warnings.showwarning = before
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-# --- what is said at the end ---------------------------------------------------------------------------------------------
 
 
 def _summary(run: InferenceRun, seconds: float, job: Job, document: Document) -> Iterator[str]:

@@ -13,8 +13,9 @@ import yaml
 
 import sparkinfer as si
 from sparkinfer.cli import main
+from sparkinfer.cli.opened import JobFailedError, told
 from sparkinfer.cli.read import Document
-from sparkinfer.cli.run import JobFailedError, run_job, told
+from sparkinfer.cli.run import run_job
 from sparkinfer.exceptions import ConfigError, MissingDependencyError, ModelLoadError, SchemaError
 
 if TYPE_CHECKING:

@@ -92,13 +92,13 @@ def test_what_is_not_found_is_told_with_the_nearest(job: Path, name: str, told: 
 def test_all_that_are_not_found_are_told_at_once(job: Path) -> None:
     """One line each, by its key; one alone is told as it is, and what is right is not mentioned."""
     with functions_beside(job) as functions:
-        functions.check({"a": "beside:load", "b": "math:sqrt"})
+        assert functions.find_all({"a": "beside:load", "b": "math:sqrt"})["b"](4) == 2
         with pytest.raises(
             ConfigError, match=r"^2 functions of the job file cannot be found:\nb: 'besid:load': .*\nc: 'math:sqr': .*'sqrt'\?$"
         ):
-            functions.check({"a": "beside:load", "b": "besid:load", "c": "math:sqr"})
+            functions.find_all({"a": "beside:load", "b": "besid:load", "c": "math:sqr"})
         with pytest.raises(ConfigError, match=r"^c: 'math:sqr'"):
-            functions.check({"a": "beside:load", "c": "math:sqr"})
+            functions.find_all({"a": "beside:load", "c": "math:sqr"})
 
 
 def test_a_module_under_two_names_is_registered_once(job: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sparkinfer.cli.opened import JobFailedError, _without_secrets
+from sparkinfer.cli.opened import told as told_part
 from sparkinfer.cli.read import Document
-from sparkinfer.cli.run import JobFailedError, _without_secrets
-from sparkinfer.cli.run import told as told_part
 from sparkinfer.exceptions import ConfigError, PredictError, SparkInferWarning
 
 DOCUMENT = Document(Path("job.yaml"), {}, {}, {"hunter2\nhunter3": "${env:PASSWORD}"})
