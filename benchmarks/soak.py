@@ -325,7 +325,8 @@ def _left(session: Soak, mark: str) -> list[str]:
 
 def _told(process: psutil.Process) -> str:
     try:
-        command = " ".join([Path(process.cmdline()[0]).name, *process.cmdline()[1:]])
+        program, *arguments = process.cmdline() or [process.name()]
+        command = " ".join([Path(program).name, *arguments])
         above = " < ".join(f"{one.name()} {one.pid}" for one in process.parents())
         waits = Path(f"/proc/{process.pid}/wchan").read_text(encoding="utf-8")
         age = time.time() - process.create_time()

@@ -91,7 +91,7 @@ class Work:
         name: such as ``w1``.
         title: one line.
         unit: what a row is, in the plural.
-        scales: settings by the scale's name; ``quick`` and ``full``, perhaps more; ``wake`` is what a contestant is woken with, ``quick`` where there is none.
+        scales: settings by the scale's name; ``quick`` and ``full``, perhaps more; ``wake`` is what a contestant is woken with, ``quick`` where there is none, and nothing where neither is.
         contestants: in the order of the table.
         reaches: what is claimed of them.
         rounds: timed rounds where nothing else is said.

@@ -69,9 +69,9 @@ class ProfilePlan:
             raise ConfigError(msg)
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """The partitions that are watched."""
-        return tuple(range(self.partitions)) if isinstance(self.partitions, int) else self.partitions
+    def numbers(self) -> Sequence[int]:
+        """The partitions that are watched, whether they are there or not."""
+        return range(self.partitions) if isinstance(self.partitions, int) else self.partitions
 
     def watches(self, partition: int) -> bool:
         """Tell whether a partition is watched."""

@@ -8,6 +8,7 @@ Invariant: the job's sink is never touched; the file that is tuned stays as it i
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def tune_job(
         rows: of the sample, at most.
         seconds: to spend.
         allow: as in ``tune``.
-        write: where the job goes with the settings that were found; its comments are not kept.
+        write: where the job goes with the changes and the settings that were found; its comments are not kept.
         say: takes each line for people.
 
     Raises:
@@ -77,7 +78,7 @@ def tune_job(
             found = sparkinfer.tune(data, opened.model, rows=rows, seconds=seconds, allow=allow, **_arguments(opened))
         opened.say(str(found))
         if write is not None:
-            job = yaml.safe_load(path.read_text(encoding="utf-8"))  # as it is: what the environment holds stays a mark
+            job = deepcopy(dict(opened.document.marked))  # what the environment holds stays a mark
             job["config"] = {**(job.get("config") or {}), **found.overrides}
             if found.partitions is not None:
                 job["source"]["repartition"] = found.partitions

@@ -1,6 +1,6 @@
 """A diagnosis's arms on Spark.
 
-Runs on: driver; ``_Sampled`` and ``_Alone`` on the workers.
+Runs on: driver.
 
 Invariant: an arm's rows go to a sink that keeps nothing; the sample is let go of at the end, and the session's settings are as they were.
 """
@@ -11,33 +11,32 @@ import inspect
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - the name by which every Spark user knows it
 
 from sparkinfer.analysis.rounds import Arm, arm_of
 from sparkinfer.config import InferenceConfig, refuse_unknown
-from sparkinfer.engine.placement import card_of
-from sparkinfer.engine.probe import Called, call_model, pull, within
+from sparkinfer.engine.probe import Called
 from sparkinfer.exceptions import ConfigError, SparkInferError
+from sparkinfer.spark.arm_tasks import Alone, Brought, Sampled
 from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.channels import open_channel, read_worker_logs
 from sparkinfer.spark.chosen import can_choose, collect_in, evenly, partition_count, run_in
 from sparkinfer.spark.marks import cancel_marked
+from sparkinfer.spark.packed import PACKED
 from sparkinfer.spark.predict import by_map, planned, predict, sent
 from sparkinfer.spark.runs import surrounded
 from sparkinfer.spark.scan import FileTable
 from sparkinfer.spark.session import MAX_RECORDS, is_connect, is_local, setting
-from sparkinfer.spark.ship import ShippedFile, locate, ship
+from sparkinfer.spark.ship import ship
 from sparkinfer.spark.types import carried_by_arrow
 from sparkinfer.spark.udf import quoted
-from sparkinfer.spark.worker import PartitionTask, cards_of
+from sparkinfer.spark.worker import PartitionTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +49,7 @@ __all__ = ["SparkArms"]
 
 _CHUNKS = 8  # of an arm's partition, so that reading has something to run ahead of
 _LARGEST_CHUNK = 10_000  # Spark's own default
-_MOST_PARTITIONS = 200  # that are sampled one by one
+_MOST_SENT = 64 << 20  # bytes that a task brings along: Spark refuses tasks of 128 MiB (spark.rpc.message.maxSize)
 _WAVES = 2  # of tasks over the partitions that are read, where they can be chosen
 _LONG = 3600.0  # seconds
 
@@ -118,16 +117,18 @@ class SparkArms:
     def sample(self, rows: int, most_bytes: int, seconds: float) -> int:
         """Keep the first rows of partitions, persisted; give how many."""
         self._choose(seconds)
-        each = max(1, rows // min(self._read_by, _MOST_PARTITIONS))
+        each = max(1, rows // self._read_by)
         self._partitions = width = min(self.slots, self._read_by)
         source = sent(self._data, self._plan)
-        task = _Sampled(each, most_bytes // self._read_by, seconds)
+        if self._chosen is not None:
+            most_bytes = min(most_bytes, _MOST_SENT * width)
+        task = Sampled(each, most_bytes // self._read_by, seconds)
         with surrounded(uuid4().hex[:12], _chunk(each)):
             if self._chosen is None:
                 taken = source.mapInArrow(travelling(task.take), source.schema)
                 taken = taken.coalesce(width) if width < self._read_by else taken
             else:
-                taken = self._brought(collect_in(source.mapInArrow(travelling(task.pack), "rows binary"), self._chosen), source.schema)
+                taken = self._brought(collect_in(source.mapInArrow(travelling(task.pack), PACKED), self._chosen), source.schema)
             needed = dict.fromkeys((*self._plan.keep, *self._plan.columns))
             self._whole = taken.toDF(*needed).persist()
             self._sampled_rows = int(self._whole.count())
@@ -136,8 +137,12 @@ class SparkArms:
         return self._sampled_rows
 
     def _choose(self, seconds: float) -> None:
-        """Count the partitions, and choose those that are read: two for each slot, spread over the data."""
-        counted = self._partition_rows(seconds)
+        """Count the partitions, and choose those that are read: two for each slot, spread over the data.
+
+        Where none can be left alone the count is needed, however long it takes: the sample's rows are shared out by it.
+        """
+        free = can_choose(self._data)
+        counted = self._partition_rows(seconds if free else _LONG)
         self.job_rows = tuple(counted.values()) if counted is not None else ()
         if counted is None:
             self.remarks.append(
@@ -145,17 +150,16 @@ class SparkArms:
             )
         there = len(self.job_rows) if counted is not None else partition_count(self._data)
         most = _WAVES * self.slots
-        if there is not None and there > most and can_choose(self._data):
-            numbers = tuple(counted) if counted is not None else tuple(range(there))  # empty partitions are not among the counted ones
-            self._chosen = tuple(numbers[place] for place in evenly(self.job_rows or (1,) * there, most))
+        if free and there is not None and there > most:
+            self._chosen = evenly(range(there) if counted is None else tuple(counted), most)  # empty partitions are not counted
             self.remarks.append(f"{len(self._chosen)} of the {there} partitions were read, spread over them")
         self._read_by = max(1, there or self.slots) if self._chosen is None else max(1, len(self._chosen))
 
-    def _brought(self, packed: Sequence[Any], schema: Any) -> DataFrame:
+    def _brought(self, rows: Sequence[Any], schema: Any) -> DataFrame:
         """Make a DataFrame of rows that came to the driver, in as many partitions as there are slots."""
-        slots = [([bytes(row.rows) for row in packed[place :: self._partitions]],) for place in range(self._partitions)]
+        slots = [([bytes(row.rows) for row in rows[place :: self._partitions]],) for place in range(self._partitions)]
         there = self._session.createDataFrame(self._session.sparkContext.parallelize(slots, self._partitions), "rows array<binary>")
-        return there.mapInArrow(travelling(_Brought().unpack), schema)
+        return there.mapInArrow(travelling(Brought().unpack), schema)
 
     def limit(self, rows: int) -> None:
         """Let each arm go through about so many rows; a part of the sample is kept by itself, since a task must read all of its own."""
@@ -168,7 +172,7 @@ class SparkArms:
             with surrounded(uuid4().hex[:12], _chunk(self._rows)):
                 columns = [F.col(quoted(name)).alias(f"c{position}") for position, name in enumerate(self._whole.columns)]
                 source = self._whole.select(*columns)
-                part = source.mapInArrow(travelling(_Sampled(self._rows, 0, _LONG).take), source.schema)
+                part = source.mapInArrow(travelling(Sampled(self._rows, 0, _LONG).take), source.schema)
                 self._sample = part.toDF(*self._whole.columns).persist()
                 self._sample.count()
 
@@ -176,7 +180,7 @@ class SparkArms:
         """Read by the user's own plan, and nothing else."""
         each = max(1, self._rows * self._partitions // self._read_by)
         with surrounded(uuid4().hex[:12], _chunk(each)):
-            asked = sent(self._data, self._plan).mapInArrow(travelling(_Sampled(each, 0, seconds).read), "told string")
+            asked = sent(self._data, self._plan).mapInArrow(travelling(Sampled(each, 0, seconds).read), "told string")
             told = collect_in(asked, self._chosen)
         pulled = [json.loads(row.told) for row in told]
         return Arm(
@@ -213,7 +217,7 @@ class SparkArms:
         """The model alone, in all task slots at once."""
         plan = replace(self._plan, config=config, keep=())
         needed = tuple(dict.fromkeys((*self._plan.keep, *self._plan.columns)))
-        alone = _Alone(plan, self._files, needed, tuple(sizes), seconds)
+        alone = Alone(plan, self._files, needed, tuple(sizes), seconds)
         with surrounded(uuid4().hex[:12], _chunk(self._rows)):
             told = sent(self._sampled, self._plan).mapInArrow(travelling(alone.run), "told string").collect()
         found = [json.loads(row.told) for row in told]
@@ -302,86 +306,3 @@ def _slots(session: Any) -> int:
 def _cores(session: Any) -> int:
     """Give the cores of the machine where the workers share it with this process; 0 on a cluster, where they are not known."""
     return (os.cpu_count() or 0) if is_local(session) else 0
-
-
-@dataclass(frozen=True)
-class _Sampled:
-    """The first rows of a partition.
-
-    Attributes:
-        rows: at least; whole chunks come.
-        most_bytes: of a partition's sample; 0 for any number.
-        seconds: to spend.
-    """
-
-    rows: int
-    most_bytes: int
-    seconds: float
-
-    def take(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give them, as a ``mapInArrow`` function."""
-        size = 0
-        for chunk in within(chunks, self.rows, self.seconds):
-            yield chunk
-            size += chunk.nbytes
-            if self.most_bytes and size > self.most_bytes:
-                return
-
-    def pack(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give them as the bytes of one Arrow stream."""
-        sink, stream = pa.BufferOutputStream(), None
-        for chunk in self.take(chunks):
-            stream = stream or pa.ipc.new_stream(sink, chunk.schema)
-            stream.write_batch(chunk)
-        if stream is not None:
-            stream.close()
-            yield pa.RecordBatch.from_pydict({"rows": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
-
-    def read(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Tell what reading them took."""
-        told = json.dumps(asdict(pull(chunks, self.rows, self.seconds)))
-        yield pa.RecordBatch.from_pydict({"told": pa.array([told], pa.string())})
-
-
-@dataclass(frozen=True)
-class _Brought:
-    """What ``_Sampled.pack`` packed."""
-
-    def unpack(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give the rows, as a ``mapInArrow`` function."""
-        for chunk in chunks:
-            for packed in chunk.column(0).flatten():
-                yield from pa.ipc.open_stream(packed.as_buffer())
-
-
-@dataclass(frozen=True)
-class _Alone:
-    """The model on a partition's first rows, again and again."""
-
-    plan: PartitionPlan
-    files: tuple[ShippedFile, ...]
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    seconds: float
-
-    def run(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Tell what it took, as a ``mapInArrow`` function."""
-        first = next((chunk for chunk in chunks if chunk.num_rows), None)
-        if first is None:
-            return
-        for _ in chunks:  # a task that leaves rows unread costs the Python worker, and with it the loaded model (4.3)
-            pass
-        data = pa.RecordBatch.from_arrays(first.columns, names=list(self.names)).select(list(self.plan.columns))
-        context = TaskContext.get()
-        cpus = max(1, context.cpus()) if context is not None else 1
-        called = call_model(
-            self.plan,
-            data.slice(0, max(self.sizes)),
-            files=lambda: locate(self.files),
-            sizes=self.sizes,
-            seconds=self.seconds,
-            cpus=cpus,
-            card=card_of(cards_of(context), os.environ.get("CUDA_VISIBLE_DEVICES")) if context is not None else None,
-        )
-        told = json.dumps({**asdict(called), "cpus": cpus})
-        yield pa.RecordBatch.from_pydict({"told": pa.array([told], pa.string())})

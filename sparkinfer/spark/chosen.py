@@ -50,19 +50,16 @@ def partition_count(frame: DataFrame) -> int | None:
     return int(frame.rdd.getNumPartitions()) if can_choose(frame) else None
 
 
-def evenly(rows: Sequence[int], most: int) -> tuple[int, ...]:
-    """Choose at most so many partitions, spread over those that have rows.
+def evenly(numbers: Sequence[int], most: int) -> tuple[int, ...]:
+    """Choose at most so many, spread over all of them.
 
     Example:
-        >>> evenly([5, 0, 5, 5, 5, 0, 5], 3)
-        (0, 3, 6)
-        >>> evenly([0, 5, 5], 3)
-        (1, 2)
+        >>> evenly(range(100), 4), evenly([2, 3, 5], 4)
+        ((12, 37, 62, 87), (2, 3, 5))
     """
-    filled = [number for number, count in enumerate(rows) if count]
-    if len(filled) <= most:
-        return tuple(filled)
-    return tuple(filled[(2 * place + 1) * len(filled) // (2 * most)] for place in range(most))
+    if len(numbers) <= most:
+        return tuple(numbers)
+    return tuple(numbers[(2 * place + 1) * len(numbers) // (2 * most)] for place in range(most))
 
 
 def can_choose(frame: DataFrame) -> bool:

@@ -19,6 +19,7 @@ from sparkinfer.arguments import check_columns, column_names
 from sparkinfer.exceptions import ConfigError
 from sparkinfer.spark.arrival import travelling
 from sparkinfer.spark.chosen import collect_in
+from sparkinfer.spark.packed import PACKED, packed, unpacked
 from sparkinfer.spark.udf import quoted
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def partition_of(data: DataFrame, partition: int, *, columns: Sequence[str] | No
     names = data.columns if columns is None else column_names(columns, "columns")
     check_columns(names, data.columns, "columns")
     source = data.select(*(F.col(quoted(name)).alias(f"c{position}") for position, name in enumerate(names)))
-    sent = collect_in(source.mapInArrow(travelling(_Sent(partition, tuple(names)).pack), "rows binary"), (partition,))
-    tables = [pa.ipc.open_stream(bytes(row.rows)).read_all() for row in sent]
+    sent = collect_in(source.mapInArrow(travelling(_Sent(partition, tuple(names)).pack), PACKED), (partition,))
+    tables = [pa.Table.from_batches([chunk]) for chunk in unpacked(bytes(row.rows) for row in sent)]
     if not tables:
         msg = f"partition is {partition!r}, but data has none of that number: they are counted from 0, as in run.partitions"
         raise ConfigError(msg)
@@ -77,12 +78,5 @@ class _Sent:
         if context is None or context.partitionId() != self.partition:
             return
         for chunk in chunks:
-            yield _packed(pa.RecordBatch.from_arrays(chunk.columns, names=list(self.names)))
-        yield _packed(pa.RecordBatch.from_pydict({name: pa.array([], pa.null()) for name in self.names}))
-
-
-def _packed(chunk: pa.RecordBatch) -> pa.RecordBatch:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, chunk.schema) as stream:
-        stream.write_batch(chunk)
-    return pa.RecordBatch.from_pydict({"rows": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
+            yield packed(pa.RecordBatch.from_arrays(chunk.columns, names=list(self.names)))
+        yield packed(pa.RecordBatch.from_pydict({name: pa.array([], pa.null()) for name in self.names}))

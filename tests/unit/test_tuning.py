@@ -16,6 +16,7 @@ import pytest
 import sparkinfer as si
 from sparkinfer.analysis.costs import Costs, Shape
 from sparkinfer.analysis.tuning import candidates
+from sparkinfer.diagnosing import _rows_of_an_arm
 from sparkinfer.local_arms import LocalArms
 
 if TYPE_CHECKING:
@@ -162,6 +163,34 @@ class OnSpark(LocalArms):
         """Let a shuffle help."""
         assert config.max_records_per_batch == 10_000
         return 2.0 if partitions is None else 1.0
+
+
+class LateToStart(LocalArms):
+    """Arms whose action takes 2 s beside the loop, as Spark's do where workers start."""
+
+    asked = 0
+
+    def limit(self, rows: int) -> None:
+        """Keep what was asked for."""
+        self.asked = rows
+        super().limit(rows)
+
+    def everything(self, config: si.InferenceConfig) -> Arm:
+        """Start late."""
+        time.sleep(2.0)
+        return super().everything(config)
+
+
+def test_what_an_action_takes_beside_the_loop_is_not_the_rows() -> None:
+    """Rows of 1 ms whose action starts 2 s late: the loop gets an arm's time without those, and half of them at least."""
+    config = si.InferenceConfig(batch_size=10, prefetch_batches=0)
+    arms = LateToStart(TABLE, sleepy(0.0, 1e-3), {"inputs": "x", "outputs": "y double"}, config, None)
+    assert arms.sample(4000, 10**8, 10.0) == 4000
+    for left, loop in ((0.0, 1.0), (22.5 * 3.0 + 2.03, 1.0), (22.5 * 4.0 + 2.03, 2.0)):  # a round's arm has a part of 22.5 of what is left
+        used, seconds = _rows_of_an_arm(arms, config, 4000, time.perf_counter() + left)
+        assert used == arms.asked == pytest.approx(1000 * loop, rel=0.02)
+        assert seconds == pytest.approx(loop, rel=0.02)
+    arms.close()
 
 
 def test_chunks_and_partitions_are_tried_where_they_can_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
